@@ -8,6 +8,7 @@ from typing import Any
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.claiming import Claiming
 from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.leasing import Leasing
 from headrace.seam.records import Claim, Claimed, Leased
 
 
@@ -25,12 +26,12 @@ class HookedBackend(MemoryBackend):
         return Claiming._candidates(self._claiming, queues, now)
 
     def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
-        return Claiming._lease(self._claiming, entry, req, now)
+        return Leasing._lease(self._claiming._leasing, entry, req, now)
 
 
 class _Hooks(Claiming):
     def __init__(self, backend: HookedBackend) -> None:
-        super().__init__(backend.store, backend._end)
+        super().__init__(backend.store, _HookedLeasing(backend))
         self._backend = backend
 
     def claim(self, req: Claim, now: int) -> Claimed:
@@ -38,6 +39,12 @@ class _Hooks(Claiming):
 
     def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
         return self._backend._candidates(queues, now)
+
+
+class _HookedLeasing(Leasing):
+    def __init__(self, backend: HookedBackend) -> None:
+        super().__init__(backend.store)
+        self._backend = backend
 
     def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
         return self._backend._lease(entry, req, now)

@@ -12,7 +12,8 @@ from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.lane import rank
 from headrace.backends.memory.store import MemoryStore
-from headrace.backends.memory.turns import Turns
+from headrace.backends.memory.turns import MemoryTenant, MemoryTurns
+from headrace.backends.turns import Tenant, opens_at
 from headrace.seam.records import Room
 from headrace.types import JobState
 
@@ -20,7 +21,7 @@ from headrace.types import JobState
 class RuleBreaker(MemoryBackend):
     """Its governed queues, or its store as a whole, are of another kind."""
 
-    turns: ClassVar[type[Turns]] = Turns
+    turns: ClassVar[type[MemoryTurns]] = MemoryTurns
     kind: ClassVar[type[MemoryStore]] = MemoryStore
 
     def __init__(self, store: MemoryStore | None = None, now: Callable[[], int] | None = None) -> None:
@@ -31,9 +32,9 @@ class RuleBreaker(MemoryBackend):
             super().__init__(own, now)
 
 
-def _store(kind: type[MemoryStore], turns: type[Turns]) -> MemoryStore:
+def _store(kind: type[MemoryStore], turns: type[MemoryTurns]) -> MemoryStore:
     class Store(kind):  # type: ignore[misc, valid-type]
-        def govern(self, queue: str) -> Turns:
+        def govern(self, queue: str) -> MemoryTurns:
             known = super().govern(queue)
             known.__class__ = turns
             return known
@@ -42,28 +43,28 @@ def _store(kind: type[MemoryStore], turns: type[Turns]) -> MemoryStore:
 
 
 class RefusalsSpendTheRate(RuleBreaker):
-    class turns(Turns):
-        def allowance(self, name: str, now: int) -> int:
-            shut = self.opens_at("tenant", name, now)
-            allowed = super().allowance(name, now)
-            if shut is not None and (bucket := self.bucket("tenant", name)) is not None:
-                bucket.full_at += bucket.rate.every
+    class turns(MemoryTurns):
+        def allowance(self, tenant: Tenant, now: int) -> int:
+            shut = opens_at(tenant.rate, tenant.full_at, now)
+            allowed = super().allowance(tenant, now)
+            if shut is not None and tenant.rate is not None:
+                tenant.full_at += tenant.rate.every
             return allowed
 
 
 class OneHolderTooMany(RuleBreaker):
-    class turns(Turns):
-        def next_tenant(self, holder: str) -> str | None:
+    class turns(MemoryTurns):
+        def may_have(self, holder: str, tenant: MemoryTenant) -> bool:
             most = self.policy.tenant_workers
             more = self.policy if most is None else replace(self.policy, tenant_workers=most + 1)
             with patch.object(self, "policy", more):
-                return super().next_tenant(holder)
+                return super().may_have(holder, tenant)
 
 
 class LostTokensStayTaken(RuleBreaker):
-    class turns(Turns):
+    class turns(MemoryTurns):
         def stop(self, entry: Entry, now: int) -> bool:
-            name, holder = self.running[entry.id]
+            name, holder = self.runs[entry.id]
             lost = entry.lost
             waited_for = super().stop(entry, now)
             if lost:
@@ -72,42 +73,42 @@ class LostTokensStayTaken(RuleBreaker):
 
 
 class NewcomersEnterAtZero(RuleBreaker):
-    class turns(Turns):
-        def wake(self, now: int, most: int) -> None:
+    class turns(MemoryTurns):
+        def wake(self, most: int, now: int) -> None:
             with patch.object(self, "round", 0):
-                super().wake(now, most)
+                super().wake(most, now)
 
 
 class EveryClaimStartsOver(RuleBreaker):
-    class turns(Turns):
-        def wake(self, now: int, most: int) -> None:
-            super().wake(now, most)
-            for name, tenant in self.tenants.items():
+    class turns(MemoryTurns):
+        def wake(self, most: int, now: int) -> None:
+            super().wake(most, now)
+            for tenant in self.tenants.values():
                 tenant.count = self.round
                 if tenant.awake:
-                    self._stand(name)
+                    self.put_back(tenant)
 
 
 class ATurnIsAsLongAsTheLine(RuleBreaker):
-    class turns(Turns):
-        def allowance(self, name: str, now: int) -> int:
+    class turns(MemoryTurns):
+        def allowance(self, tenant: Tenant, now: int) -> int:
             with patch.object(self, "policy", replace(self.policy, tenant_batch=1_000)):
-                return super().allowance(name, now)
+                return super().allowance(tenant, now)
 
 
 class AJobToComeWakesTheFull(RuleBreaker):
     """A tenant that is full sleeps until the scheduled job is due, whatever ends meanwhile."""
 
-    class turns(Turns):
+    class turns(MemoryTurns):
         def put(self, entry: Entry, now: int) -> None:
             self.tenant(entry.tenant).full = False
             super().put(entry, now)
 
 
 class TheFullStayFull(RuleBreaker):
-    class turns(Turns):
+    class turns(MemoryTurns):
         def stop(self, entry: Entry, now: int) -> bool:
-            tenant = self.tenants[self.running[entry.id][0]]
+            tenant = self.tenants[self.runs[entry.id][0]]
             full, tenant.full = tenant.full, False
             waited_for = super().stop(entry, now)
             tenant.full = full
@@ -115,61 +116,60 @@ class TheFullStayFull(RuleBreaker):
 
 
 class OneMoreRuns(RuleBreaker):
-    class turns(Turns):
-        def room(self, now: int) -> int | None:
+    class turns(MemoryTurns):
+        def room(self, wanted: int, now: int) -> int:
             policy = self.policy
             more = policy if policy.running is None else replace(policy, running=policy.running + 1)
             with patch.object(self, "policy", more):
-                return super().room(now)
+                return super().room(wanted, now)
 
 
 class OneMoreOfATenantRuns(RuleBreaker):
-    class turns(Turns):
-        def cap(self, tenant: str) -> int | None:
-            cap = super().cap(tenant)
-            return None if cap is None else cap + 1
+    class turns(MemoryTurns):
+        def allowance(self, tenant: Tenant, now: int) -> int:
+            more = None if tenant.cap is None else tenant.cap + 1
+            with patch.object(tenant, "cap", more):
+                return super().allowance(tenant, now)
 
 
 class PausedTasksRun(RuleBreaker):
-    class turns(Turns):
-        def closed_until(self, task: str, now: int) -> int:
-            return self.opens_at("task", task, now) or 0
+    class turns(MemoryTurns):
+        def _close(self, task: str, now: int) -> None:
+            with patch.object(self, "paused_tasks", {}):
+                super()._close(task, now)
 
 
 class ATenantSleepsForItsLastTask(RuleBreaker):
-    class turns(Turns):
-        def rest(self, name: str, now: int) -> None:
-            tenant = self.tenants[name]
-            super().rest(name, now)
-            firsts = ((task, now if lane.due.instants else lane.later.first()) for task, lane in tenant.lanes.items())
-            instants = [max(first, self.closed_until(task, now)) for task, first in firsts if first is not None]
-            if instants:
-                self._sleep(name, max(instants))
+    class turns(MemoryTurns):
+        def wakes_at(self, tenant: MemoryTenant, now: int) -> int:
+            firsts = ((task, now if lane.due.positions else lane.later.first()) for task, lane in tenant.lanes.items())
+            instants = [max(first, self.closed.get(task, 0)) for task, first in firsts if first is not None]
+            return max(instants, default=super().wakes_at(tenant, now))
 
 
 class RatesAreForgottenWithTheirTenant(RuleBreaker):
-    class turns(Turns):
-        def _forget(self, name: str, now: int) -> None:
-            tenant = self.tenants[name]
+    class turns(MemoryTurns):
+        def forget_idle(self, tenant: MemoryTenant, now: int) -> None:
             if not (tenant.awake or tenant.lanes or tenant.running):
-                self._buckets.pop(("tenant", name), None)
-            super()._forget(name, now)
+                tenant.full_at = 0
+            super().forget_idle(tenant, now)
 
 
 class AgeingCountsForNothing(RuleBreaker):
-    class turns(Turns):
+    class turns(MemoryTurns):
         def _rank(self, entry: Entry) -> int:
             return rank(entry)
 
 
 class NobodySaysWhenTheRateOpens(RuleBreaker):
-    class turns(Turns):
-        def next_in(self, now: int) -> int | None:
-            return None if self.opens_at("queue", "", now) is not None else super().next_in(now)
+    class turns(MemoryTurns):
+        def next_in(self, wake_at: int | None, now: int) -> int | None:
+            shut = opens_at(self.policy.rate, self.full_at, now)
+            return None if shut is not None else super().next_in(wake_at, now)
 
 
 class RulesChangeAndNobodyWakes(RuleBreaker):
-    class turns(Turns):
+    class turns(MemoryTurns):
         def wake_all(self, now: int) -> None:
             pass
 
@@ -179,15 +179,15 @@ class RulesChangeAndNobodyWakes(RuleBreaker):
 
 class RetriesGiveTheirTurnBack(RuleBreaker):
     class kind(MemoryStore):
-        def _keeps_turn(self, entry: Entry, state: JobState, queue: str | None) -> bool:
+        def _keeps_call(self, entry: Entry, state: JobState, queue: str | None) -> bool:
             retried = entry.state is JobState.RUNNING and state is JobState.AVAILABLE
-            return not retried and super()._keeps_turn(entry, state, queue)
+            return not retried and super()._keeps_call(entry, state, queue)
 
 
 class GroupsGoTwoByTwo(RuleBreaker):
     class kind(MemoryStore):
-        def _turns_of(self, queue: str) -> int:
-            return super()._turns_of(queue) + 1
+        def _group_running(self, queue: str) -> int:
+            return super()._group_running(queue) + 1
 
 
 class WhoWasCalledStaysCalled(RuleBreaker):
@@ -197,7 +197,7 @@ class WhoWasCalledStaysCalled(RuleBreaker):
         def call(self, queue: str, name: str) -> None:
             group = self.groups.get((queue, name))
             if group is not None:
-                with patch("headrace.backends.memory.groups.Group.send_back", lambda self, turns: ()):
+                with patch("headrace.backends.memory.groups.Group.send_back", lambda self, most: ()):
                     super().call(queue, name)
 
 

@@ -59,7 +59,7 @@ def _items(value: object) -> int:
     if isinstance(value, Lane):
         return _items(value.due) + _items(value.later)
     if isinstance(value, Agenda):
-        return len(value.instants) + value.places
+        return len(value.positions) + len(value._heap)
     return len(value) if isinstance(value, list | set) else 0
 
 
@@ -221,7 +221,7 @@ def test_an_agenda_is_a_sorted_list(seed: int) -> None:
                 expected_ids = come(now)
                 assert list(agenda.take(now)) == expected_ids
                 model = {job_id: at for job_id, at in model.items() if at > now}
-        assert agenda.instants == model
+        assert agenda.positions == model
         assert agenda.first() == min(model.values(), default=None)
         assert agenda.later(50) == sum(at > 50 for at in model.values())
-        assert agenda.places <= 2 * len(model) + 1
+        assert len(agenda._heap) <= 2 * len(model) + 1

@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from headrace.backends.sqlite import SqliteBackend, room, schema
+from headrace.backends.sqlite import SqliteBackend, disk_space, schema
 from headrace.backends.sqlite.statements import migrations
 from headrace.errors import ConfigError, Corrupt, HeadraceError, SchemaMismatch, StoreFull, Unavailable
 from headrace.seam.records import Claim, InsertStatus, Place, Settlement, SweepClause
@@ -356,9 +356,9 @@ async def test_the_last_room_on_the_volume_is_kept_for_work_under_way(
         await backend.insert([row(n) for n in range(3)])
         await backend.ticks.save([Save(schedule(1), 0)], T0)
         [known] = await backend.ticks.find(ScheduleSelector())
-        monkeypatch.setattr(room, "_GOOD_FOR", 0.0)
+        monkeypatch.setattr(disk_space, "_GOOD_FOR", 0.0)
         monkeypatch.setattr(os, "statvfs", lambda _: volume(4096, 131_072, 19_000))
-        backend._writer._room._good_until = 0.0  # type: ignore[union-attr]
+        backend._writer._disk._good_until = 0.0  # type: ignore[union-attr]
         refused = asyncio.gather(backend.insert([row(10)]), return_exceptions=True)
         claimed = backend.claim(Claim("w", ("q",), 1, LEASE))
         [error], answer = await asyncio.gather(refused, claimed)
@@ -391,7 +391,7 @@ def test_free_pages_of_the_file_count_as_room(
     """The reserve of this volume is 128 MiB; a quarter of it is kept even from those who need no new pages."""
     volume = namedtuple("volume", "f_frsize f_blocks f_bavail")
     monkeypatch.setattr(os, "statvfs", lambda _: volume(4096, 2**20, blocks))
-    assert (room.Room("/").refusal(lambda: spare) is not None) is refused
+    assert (disk_space.DiskSpace("/").refusal(lambda: spare) is not None) is refused
 
 
 async def test_a_cell_that_is_gone_costs_its_own_job_and_no_other(tmp_path: Path) -> None:

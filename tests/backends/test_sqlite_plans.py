@@ -32,7 +32,7 @@ LOOKED_THROUGH = {
 }  # fmt: skip
 """Statements that may scan: few rows, or bounded by a count that was looked at before."""
 SORTED = {
-    "dead.share": ["USE TEMP B-TREE FOR GROUP BY"],
+    "dead_letter.share": ["USE TEMP B-TREE FOR GROUP BY"],
     "lease.last_listed": ["USE TEMP B-TREE FOR ORDER BY"],
     "claim.first_queues": ["USE TEMP B-TREE FOR ORDER BY"],
     "insert.make_room": ["USE TEMP B-TREE FOR ORDER BY"],
@@ -101,11 +101,11 @@ def test_nothing_big_is_scanned_and_nothing_is_sorted(connection: apsw.Connectio
         ("claim.lease_alike", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
         ("claim.leave_alike", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
         ("claim.order", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)>(?,?,?))"]),
-        ("apart.last", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)"]),
-        ("apart.next", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=?)"]),
-        ("apart.lie", ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", "LIST SUBQUERY 1",
+        ("delayed.last", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)"]),
+        ("delayed.next", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=?)"]),
+        ("delayed.set_lanes", ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", "LIST SUBQUERY 1",
                        "SEARCH r USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
-        ("apart.promote", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))",
+        ("delayed.promote", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))",
                            "CORRELATED SCALAR SUBQUERY 1",
                            "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"]),
         ("lease.oldest_over", ["SEARCH r USING INDEX running_lease (lease_until<?)",

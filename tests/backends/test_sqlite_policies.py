@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from headrace.backends.sqlite import SqliteBackend, governing, visits
+from headrace.backends import turns
+from headrace.backends.sqlite import SqliteBackend, governing, tenant_jobs
 from headrace.backends.sqlite.transaction import Session
 from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.records import (
@@ -191,7 +192,7 @@ async def test_jobs_that_are_not_in_turns_yet_can_be_changed(store: SqliteBacken
 async def test_all_that_could_be_visited_is_visited_in_the_end(
     store: SqliteBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(visits, "_VISITS", 5)
+    monkeypatch.setattr(turns, "_IN_VAIN", 5)
     assert await store.policies.save(Policy(queue="q", running=1_000), T0)
     await put(store, [row(n, tenant=f"t{n:02}", task="u") for n in range(20)])
     await store.policies.pause(QueuePause("q", task="u"), T0)
@@ -262,6 +263,45 @@ async def test_a_claim_from_a_governed_queue_costs_the_same_in_a_big_store(tmp_p
     stuck = await _steps(tmp_path / "stuck.db", waiting=20, held_back=300)
     for other in (deep, stuck):
         assert {name: count for name, count in other.items() if count > small[name] * 1.15 + 20} == {}
+
+
+async def _steps_with_ageing(path: Path, priorities: int) -> int:
+    """How many steps a claim of ten takes where jobs of one tenant have so many priorities."""
+    store = SqliteBackend(path, durability="normal")
+    await store.open()
+    try:
+        assert await store.policies.save(Policy(queue="q", ageing=SECOND), T0)
+        await put(store, [row(n, priority=n) for n in range(priorities)])
+        steps = Steps(store)
+        jobs: list[Leased] = []
+
+        async def work() -> None:
+            jobs.extend(await take(store, 10))
+
+        taken = await steps.taken(work())
+        assert [number(job) for job in jobs] == list(range(10))
+        return taken
+    finally:
+        await store.close()
+
+
+async def test_with_ageing_a_claim_costs_the_same_whatever_priorities_users_choose(tmp_path: Path) -> None:
+    few = await _steps_with_ageing(tmp_path / "few.db", 1_500)
+    many = await _steps_with_ageing(tmp_path / "many.db", 60_000)
+    assert many <= few * 1.1
+
+
+async def test_with_ageing_every_priority_is_served_in_the_end(
+    store: SqliteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant with more priorities than a claim looks at stays awake, and none of its lanes is forgotten."""
+    monkeypatch.setattr(tenant_jobs, "_LEVELS", 3)
+    assert await store.policies.save(Policy(queue="q", ageing=SECOND, tenant_batch=100), T0)
+    await put(store, [row(n, priority=n // 2, task="ab"[n % 2]) for n in range(20)])
+    claims = [await claim(store) for _ in range(6)]
+    assert sorted(number(job) for claimed in claims for job in claimed.jobs) == list(range(20))
+    assert [claimed.next_in for claimed in claims[:3]] == [0, 0, 0]
+    assert claims[-1].next_in is None
 
 
 async def test_a_claim_that_may_have_nothing_needs_no_lock(store: SqliteBackend) -> None:

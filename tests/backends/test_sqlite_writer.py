@@ -14,7 +14,7 @@ import apsw
 import pytest
 import pytest_asyncio
 
-from headrace.backends.sqlite import SqliteBackend, lane, schema, selection
+from headrace.backends.sqlite import SqliteBackend, connection_thread, schema, selection
 from headrace.backends.sqlite.writer import Writer
 from headrace.errors import InvalidJob, Unavailable
 from headrace.seam.records import (
@@ -70,7 +70,7 @@ async def test_commands_that_wait_share_a_transaction(store: SqliteBackend, monk
     sizes = []
     transact = Writer._transact
 
-    def counted(self: Writer, commands: list[lane.Command[object]]) -> object:
+    def counted(self: Writer, commands: list[connection_thread.Command[object]]) -> object:
         sizes.append(len(commands))
         return transact(self, commands)  # type: ignore[arg-type]
 
@@ -182,10 +182,10 @@ async def test_looks_at_schedules_and_plans_that_come_too_late_need_no_lock(
 async def test_a_turn_that_does_not_come_is_told_and_passes(
     store: SqliteBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane, "PATIENCE", 0.2)
+    monkeypatch.setattr(connection_thread, "PATIENCE", 0.2)
     with turn_taken(store), pytest.raises(Unavailable, match="-latch"):
         await store.insert([row(1)])
-    monkeypatch.setattr(lane, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(connection_thread, "PATIENCE", PATIENCE)
     await store.insert([row(2)])
     assert (await store.fetch([job_id(2)])) != [None]
 

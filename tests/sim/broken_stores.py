@@ -262,7 +262,7 @@ class DuplicateOverwritesPayload(HookedBackend):
 class CancelFlipsRunning(HookedBackend):
     def _apply(self, entry: Entry, change: Change, now: int) -> bool:
         if isinstance(change, Cancel) and entry.state is JobState.RUNNING:
-            self._end(entry, JobState.CANCELLED, now, change.reason)
+            self.store.end(entry, JobState.CANCELLED, change.reason)
             return True
         return super()._apply(entry, change, now)
 

@@ -29,7 +29,7 @@ class PlanIgnoresVersion(MemoryBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ticks = _AnyVersion(self.store, self._now, self._insert, self._cancel)
+        self.ticks = _AnyVersion(self.store, self._begin, self._insert, self._cancel)
 
 
 class _SlotsTwice(MemoryTicks):
@@ -44,7 +44,7 @@ class LedgerNotUnique(MemoryBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ticks = _SlotsTwice(self.store, self._now, self._insert, self._cancel)
+        self.ticks = _SlotsTwice(self.store, self._begin, self._insert, self._cancel)
 
 
 class _Forgetful(MemoryTicks):
@@ -61,7 +61,7 @@ class PlanIsTwoSteps(MemoryBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ticks = _Forgetful(self.store, self._now, self._insert, self._cancel)
+        self.ticks = _Forgetful(self.store, self._begin, self._insert, self._cancel)
 
 
 STORES = [PlanIgnoresVersion, LedgerNotUnique, PlanIsTwoSteps]

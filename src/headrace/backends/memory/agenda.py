@@ -1,98 +1,90 @@
-"""Jobs by the instant at which something happens to them."""
+"""Jobs, or tenants, in an order that changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
 
-from headrace.seam.records import JobId
+Name = TypeVar("Name", str, bytes)
+Position = TypeVar("Position", int, tuple[int, int])
+"""Often an instant."""
 
 
-class Agenda:
-    """Ids in the order of (instant, id), each at one instant.
+class Agenda(Generic[Name, Position]):
+    """Names in the order of (position, name), each at one position.
 
-    A job that is dropped or put elsewhere leaves a stale entry in the heap. When more than half of the entries are
+    A name that is dropped or put elsewhere leaves a stale entry in the heap. When more than half of the entries are
     stale, the heap is rebuilt. That takes about as many steps as there were calls since the last time, so on average
     each call pays for one.
     """
 
-    __slots__ = ("_heap", "instants")
+    __slots__ = ("_heap", "positions")
 
     def __init__(self) -> None:
-        self.instants: dict[JobId, int] = {}
-        """The instant of each job; to be read, not written."""
-        self._heap: list[tuple[int, JobId]] = []
+        self.positions: dict[Name, Position] = {}
+        """The position of each name; to be read, not written."""
+        self._heap: list[tuple[Position, Name]] = []
 
-    @property
-    def places(self) -> int:
-        """How many entries the heap has, stale ones included."""
-        return len(self._heap)
-
-    def put(self, job_id: JobId, instant: int) -> None:
-        """Enter a job, or put it at another instant."""
-        before = self.instants.get(job_id)
-        if before != instant:
-            self.instants[job_id] = instant
-            heappush(self._heap, (instant, job_id))
-            if before is not None and len(self._heap) > 2 * len(self.instants):
+    def put(self, name: Name, position: Position) -> None:
+        """Enter a name, or put it at another position."""
+        before = self.positions.get(name)
+        if before != position:
+            self.positions[name] = position
+            heappush(self._heap, (position, name))
+            if before is not None:
                 self._tidy()
 
-    def drop(self, job_id: JobId) -> None:
-        """Take a job out, if it is here."""
-        if self.instants.pop(job_id, None) is not None and len(self._heap) > 2 * len(self.instants):
+    def drop(self, name: Name) -> None:
+        """Take a name out, if it is here."""
+        if self.positions.pop(name, None) is not None:
             self._tidy()
 
-    def first(self) -> int | None:
-        """The earliest instant."""
+    def first(self) -> Position | None:
+        """The first position."""
         while self._heap:
-            instant, job_id = self._heap[0]
-            if self.instants.get(job_id) == instant:
-                return instant
+            position, name = self._heap[0]
+            if self.positions.get(name) == position:
+                return position
             heappop(self._heap)
         return None
 
-    def head(self) -> tuple[int, JobId] | None:
-        """The earliest instant and its job."""
+    def head(self) -> tuple[Position, Name] | None:
+        """The first position and its name."""
         return None if self.first() is None else self._heap[0]
 
-    def pop(self) -> JobId | None:
-        """Remove and return the first job."""
+    def pop(self) -> Name | None:
+        """Remove and return the first name."""
         if (head := self.head()) is None:
             return None
         heappop(self._heap)
         self.drop(head[1])
         return head[1]
 
-    def take(self, now: int) -> Iterator[JobId]:
-        """The jobs whose instant has come, first things first; each is removed when it is returned."""
-        while self._heap:
-            instant, job_id = self._heap[0]
-            left_behind = self.instants.get(job_id) != instant
-            if instant > now and not left_behind:
-                return
-            heappop(self._heap)
-            if not left_behind:
-                del self.instants[job_id]
-                if len(self._heap) > 2 * len(self.instants):
-                    self._tidy()
-                yield job_id
+    def take(self, now: Position) -> Iterator[Name]:
+        """The names whose position has come, in order; each is removed when it is returned."""
+        while (first := self.first()) is not None and first <= now:
+            _, name = heappop(self._heap)
+            self.drop(name)
+            yield name
 
-    def peek(self, now: int, limit: int) -> list[JobId]:
-        """The first jobs whose instant has come, which stay."""
-        found: dict[JobId, int] = {}
-        while len(found) < limit and (instant := self.first()) is not None and instant <= now:
-            _, job_id = heappop(self._heap)
-            found[job_id] = instant
-        for job_id, instant in found.items():
-            heappush(self._heap, (instant, job_id))
+    def peek(self, now: Position, limit: int) -> list[Name]:
+        """The first names whose position has come, which stay."""
+        found: dict[Name, Position] = {}
+        while len(found) < limit and (position := self.first()) is not None and position <= now:
+            _, name = heappop(self._heap)
+            found[name] = position
+        for name, position in found.items():
+            heappush(self._heap, (position, name))
         return list(found)
 
-    def later(self, now: int) -> int:
-        """How many instants are still to come."""
+    def later(self, now: Position) -> int:
+        """How many positions are still to come."""
         if (first := self.first()) is None or first > now:
-            return len(self.instants)
-        return sum(instant > now for instant in self.instants.values())
+            return len(self.positions)
+        return sum(position > now for position in self.positions.values())
 
     def _tidy(self) -> None:
-        self._heap = [(instant, job_id) for job_id, instant in self.instants.items()]
-        heapify(self._heap)
+        if len(self._heap) > 2 * len(self.positions):
+            self._heap = [(position, name) for name, position in self.positions.items()]
+            heapify(self._heap)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from heapq import nlargest, nsmallest
 
-from msgspec.structs import replace
-
-from headrace.backends.listing import claiming_from
 from headrace.backends.mailbox import Mailbox
-from headrace.backends.memory.claiming import Claiming, reaped
+from headrace.backends.memory.claiming import Claiming
 from headrace.backends.memory.entry import Entry
-from headrace.backends.memory.listed import Listed
+from headrace.backends.memory.fleet import Listed
+from headrace.backends.memory.leasing import reaped
 from headrace.backends.memory.policies import MemoryPolicies
+from headrace.backends.memory.stats import stats
 from headrace.backends.memory.store import LIVE, MemoryStore
+from headrace.backends.memory.sweeping import sweep
 from headrace.backends.memory.ticks import MemoryTicks
 from headrace.backends.settled import check_settled
-from headrace.backends.shares import bound_of, condemn, goes_on
 from headrace.seam import records as r
-from headrace.seam.policy import FOREVER
 from headrace.types import JobState
 
 
@@ -38,9 +36,9 @@ class MemoryBackend:
     def __init__(self, store: MemoryStore | None = None, now: Callable[[], int] = _wall_clock) -> None:
         self.store = MemoryStore() if store is None else store
         self._now = now
-        self.ticks = MemoryTicks(self.store, now, self._insert, self._cancel)
+        self.ticks = MemoryTicks(self.store, self._begin, self._insert, self._cancel)
         self.policies = MemoryPolicies(self.store, self._begin, self.limits.count_cap)
-        self._claiming = Claiming(self.store, self._end)
+        self._claiming = Claiming(self.store)
 
     def _begin(self, at: r.Stamp) -> int:
         """Begin an operation, under the lock: its instant."""
@@ -167,7 +165,7 @@ class MemoryBackend:
             if state is JobState.COMPLETED:
                 entry.result = s.result if s.result_ttl > 0 else None
                 entry.held_until = now + s.result_ttl
-            self._end(entry, state, now, reason)
+            self.store.end(entry, state, reason)
             if not s.keep and state is JobState.COMPLETED:
                 self.store.remove(entry)
         else:
@@ -182,15 +180,6 @@ class MemoryBackend:
         self.store.move(entry, state)
         if state is JobState.AVAILABLE:
             self.store.publish(f"queue:{entry.queue}")
-
-    def _end(self, entry: Entry, state: JobState, now: int, reason: str) -> None:
-        entry.finished_at = now
-        entry.reason = reason
-        entry.cancel_requested = entry.superseded = False
-        entry.holder = ""
-        self.store.move(entry, state)
-        for inbox in self.store.inboxes.pop(entry.id, ()):
-            self.store.publish(f"inbox:{inbox}", entry.id)
 
     def _key_taken(self, entry: Entry, queue: str, now: int) -> bool:
         return entry.key is not None and self.store.key_holder(queue, entry.key, now) is not None
@@ -245,7 +234,7 @@ class MemoryBackend:
             taken = nsmallest(req.limit, over, key=lambda e: (e.lease_until, e.id))
             expired = list(self.store.expired(now, req.limit - len(taken)))
             for entry in expired:
-                self._end(entry, JobState.CANCELLED, now, "expired")
+                self.store.end(entry, JobState.CANCELLED, "expired")
             return [
                 self._reap(entry, req, now, offset=req.spread * i // len(taken)) for i, entry in enumerate(taken)
             ] + [reaped(entry) for entry in expired]
@@ -259,12 +248,12 @@ class MemoryBackend:
 
     def _reap(self, entry: Entry, req: r.Reap, now: int, *, offset: int) -> r.Reaped:
         if entry.cancel_requested:
-            self._end(entry, JobState.CANCELLED, now, _asked_reason(entry))
+            self.store.end(entry, JobState.CANCELLED, _asked_reason(entry))
             return reaped(entry)
         charged = self._charged(entry)
         entry.lost += charged
         if charged and entry.lost > req.max_lost:
-            self._end(entry, JobState.FAILED, now, "lost")
+            self.store.end(entry, JobState.FAILED, "lost")
         else:
             self._release(entry, JobState.AVAILABLE, now + offset)
         return reaped(entry)
@@ -312,7 +301,7 @@ class MemoryBackend:
                     entry.cancel_requested = True
                     self.store.publish(f"holder:{entry.holder}")
                 else:
-                    self._end(entry, JobState.CANCELLED, now, reason)
+                    self.store.end(entry, JobState.CANCELLED, reason)
             case r.Pause():
                 self.store.move(entry, JobState.PAUSED)
             case r.Resume():
@@ -378,149 +367,16 @@ class MemoryBackend:
 
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         with self.store.lock:
-            now = self._begin(at)
-            workers = [listed.stats for listed in self.store.workers.values() if listed.until > now]
-            if queues is not None:
-                known = [self._queue_stats(queue, now) for queue in sorted(set(queues)) if self._in_use(queue, now)]
-                return r.Stats(known, claiming_from(queues, workers), [])
-            names = {queue for (queue, _), count in self.store.counts.items() if count}
-            names |= {queue for queue in self.store.paused_queues if self.store.paused(queue, now)}
-            return r.Stats(
-                [self._queue_stats(queue, now) for queue in sorted(names)],
-                workers,
-                [
-                    *(
-                        r.PlaceStats(state.value, len(ended), self.store.sizes[state])
-                        for state, ended in self.store.ended.items()
-                    ),
-                    r.PlaceStats(r.Place.KEYS.value, len(self.store.outlived), 0),
-                    r.PlaceStats(r.Place.TICKS.value, *self.ticks.size()),
-                ],
-            )
-
-    def _in_use(self, queue: str, now: int) -> bool:
-        return self.store.paused(queue, now) or any(self.store.counts.get((queue, state), 0) for state in JobState)
-
-    def _queue_stats(self, queue: str, now: int) -> r.QueueStats:
-        counts = self.store.counts
-        oldest = self.store.oldest(queue)
-        until = self.store.paused_queues.get(queue, 0)
-        return r.QueueStats(
-            queue,
-            until > now,
-            counts[queue, JobState.AVAILABLE],
-            self.store.scheduled(queue, now, self.limits.count_cap),
-            counts[queue, JobState.RUNNING],
-            counts[queue, JobState.PAUSED],
-            counts[queue, JobState.COMPLETED],
-            counts[queue, JobState.CANCELLED],
-            counts[queue, JobState.FAILED],
-            now - oldest if oldest is not None and oldest <= now else None,
-            until if now < until < FOREVER else None,
-        )
+            return stats(self.store, queues, self.limits.count_cap, self._begin(at))
 
     # -- sweep
 
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         with self.store.lock:
             now = self._begin(at)
-            if clause.place is r.Place.RESULTS:
-                return self._sweep_results(clause, now)
             if clause.place is r.Place.TICKS:
                 return self.ticks.sweep(clause, now)
-            if clause.place is r.Place.KEYS:
-                return self._sweep_keys(clause, now)
-            if clause.place is r.Place.TENANTS:
-                return self._sweep_tenants(clause, now)
-            if clause.place is r.Place.FAILED:
-                return self._sweep_dead(clause, now)
-            return self._sweep_ended(clause, JobState(clause.place.value), now)
-
-    def _sweep_ended(self, clause: r.SweepClause, state: JobState, now: int) -> r.Swept:
-        place = self.store.ended[state]
-        doomed: list[Entry] = []
-        more = False
-        excess = 0 if clause.max_count is None else len(place) - clause.max_count
-        over = 0 if clause.max_bytes is None else self.store.sizes[state] - clause.max_bytes
-        freed = 0
-        for entry in place.values():
-            if (entry.finished_at or 0) > now - clause.spare:
-                break
-            old = (
-                clause.older_than is not None
-                and (entry.finished_at or 0) <= now - clause.older_than
-                and not (state is JobState.COMPLETED and entry.held_until > now)
-            )
-            if not (old or len(doomed) < excess or freed < over):
-                if clause.older_than is not None and (entry.finished_at or 0) <= now - clause.older_than:
-                    continue
-                break
-            if len(doomed) == clause.limit:
-                more = True
-                break
-            doomed.append(entry)
-            freed += entry.size
-        kept = len(place) - len(doomed)
-        if not clause.dry_run:
-            for entry in doomed:
-                self.store.sweep_away(entry, now)
-        return r.Swept(len(doomed), freed, kept, more)
-
-    def _sweep_dead(self, clause: r.SweepClause, now: int) -> r.Swept:
-        """FAILED jobs: what is too old; if there is none, what is too much."""
-        place, size = self.store.ended[JobState.FAILED], self.store.sizes[JobState.FAILED]
-        jobs, bound = len(place), "age"
-        swept = self._sweep_ended(replace(clause, max_count=None, max_bytes=None), JobState.FAILED, now)
-        if not swept.removed:
-            bound, excess = bound_of(clause, jobs, size)
-            dead = self.store.dead
-
-            def oldest(tenant: str | None) -> Iterator[tuple[Entry, int]]:
-                for entry in (place if tenant is None else dead.of[tenant]).values():
-                    if (entry.finished_at or 0) > now - clause.spare:
-                        break
-                    yield entry, entry.size
-
-            heaviest = dead.heaviest(bound, clause.limit + 1) if bound else []
-            condemned = condemn(bound, excess, clause.limit, heaviest, oldest)
-            doomed = condemned[: clause.limit]
-            swept = r.Swept(
-                len(doomed), sum(each for _, each in doomed), jobs - len(doomed), len(condemned) > clause.limit
-            )
-            if not clause.dry_run:
-                for entry, _ in doomed:
-                    self.store.sweep_away(entry, now)
-        again = swept.removed > 0 and goes_on(clause, bound, swept.kept, size - swept.bytes)
-        return replace(swept, more=swept.more or again)
-
-    def _sweep_results(self, clause: r.SweepClause, now: int) -> r.Swept:
-        past = self.store.results_past(now, clause.limit + 1)
-        doomed = past[: clause.limit]
-        freed = sum(len(entry.result or b"") for entry in doomed)
-        if not clause.dry_run:
-            for entry in doomed:
-                self.store.drop_result(entry)
-        return r.Swept(len(doomed), freed, 0, len(past) > clause.limit)
-
-    def _sweep_keys(self, clause: r.SweepClause, now: int) -> r.Swept:
-        keys = self.store.outlived
-        excess = 0 if clause.max_count is None else len(keys) - clause.max_count
-        first = nsmallest(clause.limit + 1, keys, key=lambda place: keys[place][1])
-        condemned = [place for n, place in enumerate(first) if n < excess or keys[place][1] <= now]
-        doomed = condemned[: clause.limit]
-        kept = len(keys) - len(doomed)
-        if not clause.dry_run:
-            for place in doomed:
-                del keys[place]
-        return r.Swept(len(doomed), 0, kept, len(condemned) > clause.limit)
-
-    def _sweep_tenants(self, clause: r.SweepClause, now: int) -> r.Swept:
-        idle = [(turns, name) for turns in self.store.turns.values() for name in turns.idle(now)]
-        doomed = idle[: clause.limit]
-        if not clause.dry_run:
-            for turns, name in doomed:
-                turns.forget(name)
-        return r.Swept(len(doomed), 0, 0, len(idle) > clause.limit)
+            return sweep(self.store, clause, now)
 
 
 def _matches(entry: Entry, sel: r.Selector, now: int) -> bool:

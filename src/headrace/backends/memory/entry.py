@@ -9,40 +9,13 @@ _ENTRY_BYTES = 200
 
 
 class Entry:
-    """One job, mutable, wherever it lies."""
+    """One job, mutable, in whatever state."""
 
     __slots__ = (
-        "attempt",
-        "begun",
-        "begun_before",
-        "cancel_requested",
-        "cells",
-        "enqueued_at",
-        "epoch",
-        "error",
-        "expires_at",
-        "finished_at",
-        "group",
-        "headers",
-        "held_until",
-        "holder",
-        "id",
-        "key",
-        "lease_until",
-        "lost",
-        "max_attempts",
-        "priority",
-        "queue",
-        "reason",
-        "result",
-        "result_ttl",
-        "run_at",
-        "size",
-        "state",
-        "superseded",
-        "task",
-        "tenant",
-        "timeout",
+        "attempt", "begun", "begun_before", "cancel_requested", "cells", "enqueued_at", "epoch", "error", "expires_at",
+        "finished_at", "group", "headers", "held_until", "holder", "id", "key", "lease_until", "lost", "max_attempts",
+        "priority", "queue", "reason", "result", "result_ttl", "run_at", "size", "state", "superseded", "task",
+        "tenant", "timeout",
     )  # fmt: skip
 
     def __init__(self, row: Row, now: int) -> None:

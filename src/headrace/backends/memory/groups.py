@@ -36,23 +36,23 @@ class Group:
         place = (entry.run_at, entry.id)
         return self.line[bisect_left(self.line, place) :][:1] == [place]
 
-    def send_back(self, turns: int) -> Iterator[Entry]:
+    def send_back(self, most: int) -> Iterator[Entry]:
         """Called jobs that must wait again: an earlier job takes the call, or too many are called."""
-        while (last := self._last(turns)) is not None:
+        while (last := self._last(most)) is not None:
             place = (last.run_at, last.id)
-            if len(self.called) <= turns and (not self.line or place < self.line[0]):
+            if len(self.called) <= most and (not self.line or place < self.line[0]):
                 return
             del self.called[last.id]
             insort(self.line, place)
             yield last
 
-    def _last(self, turns: int) -> Entry | None:
+    def _last(self, most: int) -> Entry | None:
         """The last of the called jobs that may lose their call. Where only one may be called, a job that was leased
         keeps its call, unless several have one."""
         waiting = [e for e in self.called.values() if e.state is JobState.AVAILABLE]
-        free = [e for e in waiting if turns > 1 or e.epoch == 0] or (waiting if len(self.called) > turns else [])
+        free = [e for e in waiting if most > 1 or e.epoch == 0] or (waiting if len(self.called) > most else [])
         return max(free, key=lambda e: (e.run_at, e.id), default=None)
 
-    def next(self, turns: int) -> JobId | None:
+    def next(self, most: int) -> JobId | None:
         """The first in line, if it can be called."""
-        return self.line.pop(0)[1] if self.line and len(self.called) < turns else None
+        return self.line.pop(0)[1] if self.line and len(self.called) < most else None

@@ -21,17 +21,17 @@ def rank(entry: Entry) -> int:
 
 
 class Lane:
-    """What is due in the order of claims; what is not lies apart, by ``run_at``, and is promoted."""
+    """Due jobs in the order of claims. Delayed jobs lie apart, by ``run_at``, and are promoted."""
 
     __slots__ = ("due", "later")
 
     def __init__(self) -> None:
-        self.due = Agenda()
+        self.due: Agenda[JobId, int] = Agenda()
         """By rank."""
-        self.later = Agenda()
+        self.later: Agenda[JobId, int] = Agenda()
 
     def __len__(self) -> int:
-        return len(self.due.instants) + len(self.later.instants)
+        return len(self.due.positions) + len(self.later.positions)
 
     def put(self, entry: Entry, rank: Rank, now: int) -> None:
         """Enter a job."""
@@ -54,7 +54,7 @@ class Lane:
         return moved
 
     def draw(self, find: Callable[[JobId], Entry], now: int) -> Entry | None:
-        """Remove and return the first due job. What was due until the clock was set back lies apart again."""
+        """Remove and return the first due job. If the clock was set back, what is not due is delayed again."""
         while (job_id := self.due.pop()) is not None:
             entry = find(job_id)
             if entry.run_at <= now:
@@ -70,6 +70,6 @@ class Lane:
 
     def oldest(self, find: Callable[[JobId], Entry]) -> int | None:
         """The earliest ``run_at`` of all."""
-        due = (find(job_id).run_at for job_id in self.due.instants)
+        due = (find(job_id).run_at for job_id in self.due.positions)
         later = self.later.first()
         return min(due, default=later) if later is None else min(min(due, default=later), later)

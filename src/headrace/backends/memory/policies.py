@@ -7,7 +7,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from headrace.backends.memory.store import MemoryStore
-from headrace.backends.memory.turns import Tenant, Turns
+from headrace.backends.memory.turns import MemoryTenant, MemoryTurns
+from headrace.backends.turns import opens_at
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Names, Stamp
 
@@ -55,11 +56,9 @@ class MemoryPolicies:
             if pause.tenant is not None:
                 turns = self._store.govern(pause.queue)
                 pauses, name = turns.paused_tenants, pause.tenant
-                turns.wake_tenant(name, now)
             elif pause.task is not None:
                 turns = self._store.govern(pause.queue)
                 pauses, name = turns.paused_tasks, pause.task
-                turns.wake_all(now)
             else:
                 pauses, name = self._store.paused_queues, pause.queue
             if pause.paused:
@@ -67,6 +66,10 @@ class MemoryPolicies:
             else:
                 pauses.pop(name, None)
                 self._store.publish(f"queue:{pause.queue}")
+            if pause.tenant is not None:
+                turns.wake_tenant(pause.tenant, now)
+            elif pause.task is not None:
+                turns.wake_all(now)
 
     async def find(self, queues: Names = None, at: Stamp = None) -> list[PolicyState]:
         with self._store.lock:
@@ -75,19 +78,8 @@ class MemoryPolicies:
             return [self._state(queue, now) for queue in sorted(known if queues is None else known & set(queues))]
 
     def _state(self, queue: str, now: int) -> PolicyState:
-        policy = self._store.policies.get(queue) or Policy(queue=queue)
         turns = self._store.turns.get(queue)
-        if turns is None:
-            return PolicyState(policy)
-        gates = {"": turns.opens_at("queue", "", now)} | {
-            task: turns.opens_at("task", task, now) for task in policy.task_rates
-        }
-        return PolicyState(
-            policy,
-            True,
-            {task: until for task, until in turns.paused_tasks.items() if until > now},
-            {name: opens_at for name, opens_at in gates.items() if opens_at is not None},
-        )
+        return PolicyState(self._store.policies[queue]) if turns is None else turns.state(now)
 
     async def tenants(
         self, queue: str, names: Names = None, after: str | None = None, limit: int = 100, at: Stamp = None
@@ -103,8 +95,8 @@ class MemoryPolicies:
             )
             return [self._tenant(turns, name, now) for name in found[:limit]]
 
-    def _tenant(self, turns: Turns, name: str, now: int) -> TenantState:
-        tenant = turns.tenants.get(name) or Tenant()
+    def _tenant(self, turns: MemoryTurns, name: str, now: int) -> TenantState:
+        tenant = turns.tenants.get(name) or MemoryTenant(name)
         waiting = sum(map(len, tenant.lanes.values()))
         workers = (self._store.workers.get(holder) for holder in tenant.holders)
         until = turns.paused_tenants.get(name, 0)
@@ -115,7 +107,7 @@ class MemoryPolicies:
             tenant.running,
             turns.limits.get(name),
             until if until > now else None,
-            turns.opens_at("tenant", name, now),
+            opens_at(tenant.rate, tenant.full_at, now),
             tuple(sorted(listed[0].worker for listed in workers if listed is not None and listed[1] > now)),
         )
 

@@ -7,15 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from headrace.backends.mailbox import Mailbox
-from headrace.backends.memory.absence import Absence
 from headrace.backends.memory.agenda import Agenda
-from headrace.backends.memory.dead import Dead
+from headrace.backends.memory.dead_letters import DeadLetters
 from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.fleet import Absence, Listed
 from headrace.backends.memory.groups import Group
 from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
 from headrace.backends.memory.ledger import Ledger
-from headrace.backends.memory.listed import Listed
-from headrace.backends.memory.turns import Turns
+from headrace.backends.memory.turns import MemoryTurns
 from headrace.seam.policy import STORE, Policy
 from headrace.seam.records import WATCHERS, Hint, JobId, Record, Room
 from headrace.types import JobState
@@ -36,7 +35,7 @@ class MemoryStore:
             JobState.CANCELLED: {},
             JobState.FAILED: {},
         }
-        self.dead = Dead()
+        self.dead = DeadLetters()
         self.keys: dict[tuple[str, str], JobId] = {}
         self.outlived: dict[tuple[str, str], tuple[JobId, int]] = {}
         """Keys whose job has no record any more: the job that had them, and until when they are held."""
@@ -47,7 +46,7 @@ class MemoryStore:
         self.paused_queues: dict[str, int] = {}
         """Until when claims from them are stopped."""
         self.policies: dict[str, Policy] = {}
-        self.turns: dict[str, Turns] = {}
+        self.turns: dict[str, MemoryTurns] = {}
         """Of the governed queues."""
         self.groups: dict[tuple[str, str], Group] = {}
         self.workers: dict[str, Listed] = {}
@@ -60,13 +59,13 @@ class MemoryStore:
         self.sizes: Counter[JobState] = Counter()
         self._ready: dict[str, Lane] = {}
         """AVAILABLE jobs by queue, priority and ``run_at``."""
-        self._expiring = Agenda()
-        self._holding = Agenda()
+        self._expiring: Agenda[JobId, int] = Agenda()
+        self._holding: Agenda[JobId, int] = Agenda()
         """Kept results by the end of their ttl."""
         self.ledger = Ledger()
         self._mailboxes: defaultdict[str, set[Mailbox]] = defaultdict(set)
 
-    # -- jobs and places
+    # -- jobs
 
     def add(self, entry: Entry) -> None:
         """A new job, AVAILABLE."""
@@ -92,7 +91,7 @@ class MemoryStore:
         before = entry.queue
         if run_at is not None and entry.group is not None:
             self._leave_line(entry)
-        if entry.group is not None and not self._keeps_turn(entry, state, queue):
+        if entry.group is not None and not self._keeps_call(entry, state, queue):
             self._leave_group(entry)
         self._leave(entry)
         entry.state = state
@@ -106,6 +105,16 @@ class MemoryStore:
         if entry.group is not None:
             self.call(before, entry.group)
             self.call(entry.queue, entry.group)
+
+    def end(self, entry: Entry, state: JobState, reason: str) -> None:
+        """End the job, and tell those that wait for it."""
+        entry.finished_at = self.now
+        entry.reason = reason
+        entry.cancel_requested = entry.superseded = False
+        entry.holder = ""
+        self.move(entry, state)
+        for inbox in self.inboxes.pop(entry.id, ()):
+            self.publish(f"inbox:{inbox}", entry.id)
 
     def sweep_away(self, entry: Entry, now: int) -> None:
         """Forget an ended job; its key stays as long as it is held."""
@@ -178,7 +187,7 @@ class MemoryStore:
             entry.size = entry.measure()
             self.sizes[entry.state] += entry.size
             if entry.state is JobState.FAILED:
-                self.dead.bury(entry)
+                self.dead.add(entry)
             if entry.expires_at is not None:
                 self._expiring.drop(entry.id)
             if entry.result is not None:
@@ -202,19 +211,19 @@ class MemoryStore:
             del self.ended[entry.state][entry.id]
             self.sizes[entry.state] -= entry.size
             if entry.state is JobState.FAILED:
-                self.dead.dig_up(entry)
+                self.dead.remove(entry)
             self._holding.drop(entry.id)
 
     # -- groups
 
-    def _turns_of(self, queue: str) -> int:
+    def _group_running(self, queue: str) -> int:
         policy = self.policies.get(queue)
         return 1 if policy is None else policy.group_running
 
-    def _keeps_turn(self, entry: Entry, state: JobState, queue: str | None) -> bool:
+    def _keeps_call(self, entry: Entry, state: JobState, queue: str | None) -> bool:
         if queue not in (None, entry.queue) or state not in (JobState.AVAILABLE, JobState.RUNNING):
             return False
-        return state is JobState.RUNNING or entry.state is JobState.AVAILABLE or self._turns_of(entry.queue) == 1
+        return state is JobState.RUNNING or entry.state is JobState.AVAILABLE or self._group_running(entry.queue) == 1
 
     def _leave_group(self, entry: Entry) -> None:
         group = self.groups.get((entry.queue, entry.group or ""))
@@ -235,12 +244,12 @@ class MemoryStore:
 
     def call(self, queue: str, name: str) -> None:
         """Call the first jobs of a group."""
-        group, turns = self.groups.get((queue, name)), self._turns_of(queue)
+        group, most = self.groups.get((queue, name)), self._group_running(queue)
         if group is None:
             return
-        for entry in group.send_back(turns):
+        for entry in group.send_back(most):
             self._not_ready(entry)
-        while (job_id := group.next(turns)) is not None:
+        while (job_id := group.next(most)) is not None:
             entry = group.called[job_id] = self.jobs[job_id]
             self.put_back(entry)
             self.publish(f"queue:{queue}")
@@ -249,13 +258,13 @@ class MemoryStore:
 
     # -- policies
 
-    def govern(self, queue: str) -> Turns:
+    def govern(self, queue: str) -> MemoryTurns:
         """Let the tenants of a queue take turns from now on."""
         turns = self.turns.get(queue)
         if turns is None:
             lane = self._ready.pop(queue, Lane())
-            waiting = [self.jobs[job_id] for job_id in (*lane.due.instants, *lane.later.instants)]
-            turns = self.turns[queue] = Turns(self.policies.get(queue) or Policy(queue=queue))
+            waiting = [self.jobs[job_id] for job_id in (*lane.due.positions, *lane.later.positions)]
+            turns = self.turns[queue] = MemoryTurns(self.policies.get(queue) or Policy(queue=queue))
             for entry in waiting:
                 turns.put(entry, self.now)
             for entry in self.running.values():
@@ -397,31 +406,13 @@ class MemoryStore:
         listed = self.workers.get(entry.holder) if entry.state is JobState.RUNNING else None
         running = entry.state is JobState.RUNNING
         return Record(
-            id=entry.id,
-            queue=entry.queue,
-            task=entry.task,
-            state=entry.state,
-            tenant=entry.tenant,
-            key=entry.key,
-            priority=entry.priority,
-            run_at=entry.run_at,
-            enqueued_at=entry.enqueued_at,
-            expires_at=entry.expires_at,
-            finished_at=entry.finished_at,
-            epoch=entry.epoch,
-            attempt=entry.attempt,
-            lost=entry.lost,
-            max_attempts=entry.max_attempts,
-            timeout=entry.timeout,
-            result_ttl=entry.result_ttl,
-            headers=entry.headers,
-            worker=listed[0].worker if listed and listed[1] > now else "",
-            lease_until=entry.lease_until if running else None,
-            cancel_requested=running and entry.cancel_requested,
-            reason=entry.reason,
-            cells={name: cell for name, cell in entry.cells.items() if name in want},
+            id=entry.id, queue=entry.queue, task=entry.task, state=entry.state, tenant=entry.tenant, key=entry.key,
+            priority=entry.priority, run_at=entry.run_at, enqueued_at=entry.enqueued_at, expires_at=entry.expires_at,
+            finished_at=entry.finished_at, epoch=entry.epoch, attempt=entry.attempt, lost=entry.lost,
+            max_attempts=entry.max_attempts, timeout=entry.timeout, result_ttl=entry.result_ttl,
+            headers=entry.headers, worker=listed[0].worker if listed and listed[1] > now else "",
+            lease_until=entry.lease_until if running else None, cancel_requested=running and entry.cancel_requested,
+            reason=entry.reason, cells={name: cell for name, cell in entry.cells.items() if name in want},
             error=entry.error if "error" in want else None,
-            result=entry.result if held and "result" in want else None,
-            held=held,
-            group=entry.group,
-        )
+            result=entry.result if held and "result" in want else None, held=held, group=entry.group,
+        )  # fmt: skip

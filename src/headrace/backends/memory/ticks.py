@@ -9,23 +9,10 @@ from heapq import nsmallest
 from msgspec.structs import replace
 
 from headrace.backends.memory.store import MemoryStore
+from headrace.seam import ticks as t
 from headrace.seam.records import Cancel, Row, Stamp, SweepClause, Swept
-from headrace.seam.ticks import (
-    Drop,
-    Look,
-    Looked,
-    NewTick,
-    Overlap,
-    Plan,
-    Save,
-    Schedule,
-    ScheduleSelector,
-    Tick,
-    TickNote,
-    TickOutcome,
-)
 
-_TICK_BYTES = 100
+TICK_BYTES = 100
 
 
 class MemoryTicks:
@@ -34,30 +21,30 @@ class MemoryTicks:
     def __init__(
         self,
         store: MemoryStore,
-        now: Callable[[], int],
+        begin: Callable[[Stamp], int],
         insert: Callable[[Row, int], object],
         cancel: Callable[[bytes, Cancel, int], object],
     ) -> None:
         self._store = store
-        self._now = now
+        self._begin = begin
         self._insert = insert
         self._cancel = cancel
 
-    async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
+    async def save(self, batch: Sequence[t.Save | t.Drop], at: Stamp = None) -> list[bool]:
         with self._store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             answers = [self._save(change, now) for change in batch]
             if any(answers):
                 self._store.publish("schedules:all")
             return answers
 
-    def _save(self, change: Save | Drop, now: int) -> bool:
+    def _save(self, change: t.Save | t.Drop, now: int) -> bool:
         schedules = self._store.ledger.schedules
-        name = change.name if isinstance(change, Drop) else change.schedule.name
+        name = change.name if isinstance(change, t.Drop) else change.schedule.name
         known = schedules.get(name)
         if change.expect != (0 if known is None else known.version):
             return False
-        if isinstance(change, Drop):
+        if isinstance(change, t.Drop):
             schedules.pop(name, None)
         else:
             made = now if known is None else known.created_at
@@ -66,7 +53,7 @@ class MemoryTicks:
             )  # fmt: skip
         return True
 
-    async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
+    async def find(self, sel: t.ScheduleSelector, after: str | None = None, limit: int = 100) -> list[t.Schedule]:
         with self._store.lock:
             known = self._store.ledger.schedules
             named = known.values() if sel.names is None else [known[n] for n in dict.fromkeys(sel.names) if n in known]
@@ -79,9 +66,9 @@ class MemoryTicks:
             )
             return nsmallest(limit, found, key=lambda one: one.name)
 
-    async def due(self, req: Look, at: Stamp = None) -> Looked:
+    async def due(self, req: t.Look, at: Stamp = None) -> t.Looked:
         with self._store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             waiting = [
                 (one.look_at, one)
                 for one in self._store.ledger.schedules.values()
@@ -91,23 +78,23 @@ class MemoryTicks:
             first = nsmallest(req.limit, due, key=lambda one: (one.plan_priority, one.look_at, one.name))
             coming = min((look_at for look_at, _ in waiting if look_at > now), default=None)
             short = len(first) < req.limit
-            return Looked(now, first, coming - now if short and coming is not None else None)
+            return t.Looked(now, first, coming - now if short and coming is not None else None)
 
-    async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
+    async def plan(self, batch: Sequence[t.Plan], at: Stamp = None) -> list[list[t.TickOutcome | None] | None]:
         with self._store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             return [self._plan(plan, now) for plan in batch]
 
-    def _plan(self, plan: Plan, now: int) -> list[TickOutcome | None] | None:
+    def _plan(self, plan: t.Plan, now: int) -> list[t.TickOutcome | None] | None:
         ledger = self._store.ledger
         schedule = ledger.schedules.get(plan.name)
         if schedule is None or schedule.uid != plan.uid or plan.version not in (None, schedule.version):
             return None
-        outcomes: list[TickOutcome | None] = []
+        outcomes: list[t.TickOutcome | None] = []
         for tick in plan.ticks:
             outcome = self._tick(plan.uid, tick, schedule, now)
             outcomes.append(outcome)
-            if outcome is TickOutcome.FIRED and tick.row is not None:
+            if outcome is t.TickOutcome.FIRED and tick.row is not None:
                 schedule = replace(schedule, runs=schedule.runs + 1)
                 if plan.version is not None:
                     schedule = replace(schedule, last_slot=tick.slot, last_job=tick.row.id)
@@ -116,25 +103,25 @@ class MemoryTicks:
         ledger.schedules[plan.name] = replace(schedule, version=schedule.version + 1)
         return outcomes
 
-    def _tick(self, uid: bytes, tick: NewTick, schedule: Schedule, now: int) -> TickOutcome | None:
+    def _tick(self, uid: bytes, tick: t.NewTick, schedule: t.Schedule, now: int) -> t.TickOutcome | None:
         ledger, row = self._store.ledger, tick.row
         known = ledger.ticks.get((uid, tick.slot))
         if known is not None:
-            if known.outcome is TickOutcome.FIRED:
+            if known.outcome is t.TickOutcome.FIRED:
                 return None
             ledger.remove(uid, tick.slot)
-        outcome = TickOutcome.MISSED if row is None else TickOutcome.FIRED
-        if row is not None and tick.overlap is not Overlap.ALLOW and schedule.last_job is not None:
+        outcome = t.TickOutcome.MISSED if row is None else t.TickOutcome.FIRED
+        if row is not None and tick.overlap is not t.Overlap.ALLOW and schedule.last_job is not None:
             last = self._store.jobs.get(schedule.last_job)
             if last is not None and not last.state.terminal:
-                if tick.overlap is Overlap.SKIP:
-                    outcome = TickOutcome.SKIPPED
+                if tick.overlap is t.Overlap.SKIP:
+                    outcome = t.TickOutcome.SKIPPED
                 else:
                     self._cancel(schedule.last_job, Cancel("superseded"), now)
-        fired = row if outcome is TickOutcome.FIRED else None
+        fired = row if outcome is t.TickOutcome.FIRED else None
         ledger.add(
             uid,
-            Tick(
+            t.Tick(
                 slot=tick.slot,
                 run_at=tick.run_at,
                 outcome=outcome,
@@ -148,14 +135,14 @@ class MemoryTicks:
             self._store.publish(f"queue:{fired.queue}")
         return outcome
 
-    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
+    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[t.Tick]:
         with self._store.lock:
             ledger = self._store.ledger
             slots = ledger.slots.get(uid, [])
             end = len(slots) if before is None else bisect_left(slots, before)
             return [ledger.ticks[uid, slot] for slot in reversed(slots[max(0, end - limit) : end])]
 
-    async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
+    async def note(self, batch: Sequence[t.TickNote], at: Stamp = None) -> None:
         with self._store.lock:
             ticks = self._store.ledger.ticks
             for note in batch:
@@ -168,7 +155,7 @@ class MemoryTicks:
         total = len(ledger.ticks)
         excess = 0 if clause.max_count is None else total - clause.max_count
         if clause.max_bytes is not None:
-            excess = max(excess, -((clause.max_bytes - total * _TICK_BYTES) // _TICK_BYTES))
+            excess = max(excess, -((clause.max_bytes - total * TICK_BYTES) // TICK_BYTES))
         doomed: list[tuple[bytes, int]] = []
         more = False
         for name, tick in ledger.ticks.items():
@@ -182,9 +169,4 @@ class MemoryTicks:
         if not clause.dry_run:
             for uid, slot in doomed:
                 ledger.remove(uid, slot)
-        return Swept(len(doomed), len(doomed) * _TICK_BYTES, total - len(doomed), more)
-
-    def size(self) -> tuple[int, int]:
-        """How many ticks there are, and about how many bytes."""
-        total = len(self._store.ledger.ticks)
-        return total, total * _TICK_BYTES
+        return Swept(len(doomed), len(doomed) * TICK_BYTES, total - len(doomed), more)

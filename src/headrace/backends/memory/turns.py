@@ -1,145 +1,100 @@
-"""A governed queue: whose turn it is, and what that tenant may have."""
+"""A governed queue in memory: its tenants, their jobs, and who is awake."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from itertools import islice
 
+from headrace.backends.memory.agenda import Agenda
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
-from headrace.seam.policy import FOREVER, TENANT_BATCH, Policy, Rate, TenantLimit
+from headrace.backends.turns import Tenant, Turns
+from headrace.seam.policy import FOREVER, Policy, TenantLimit
 from headrace.seam.records import JobId
 
-
-class Bucket:
-    """A rate under way."""
-
-    __slots__ = ("full_at", "rate")
-
-    def __init__(self, rate: Rate) -> None:
-        self.rate = rate
-        self.full_at = 0
+_WOKEN = 1_000
+"""A claim wakes at most this many tenants, or one per job that it has room for; the next claim goes on."""
 
 
-class Tenant:
-    """One tenant's jobs, and where it stands among the others."""
+class MemoryTenant(Tenant):
+    """A tenant and its jobs."""
 
-    __slots__ = ("awake", "count", "full", "holders", "lanes", "running", "since", "wake_at")
+    __slots__ = ("holders", "lanes")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.count = 0
+        self.since = 0
         self.awake = False
         self.full = False
-        self.since = 0
-        self.wake_at: int | None = None
+        self.wake_at = None
+        self.running = 0
+        self.cap = None
+        self.rate = None
+        self.full_at = 0
+        self.paused_until = 0
         self.lanes: dict[str, Lane] = {}
         """By task."""
-        self.running = 0
         self.holders: Counter[str] = Counter()
 
-
-class TenantHeap:
-    """Tenants in an order. When a tenant moves, its old entry goes stale; when too many are stale, they are removed."""
-
-    __slots__ = ("_heap",)
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, str]] = []
-
-    def put(self, place: tuple[int, int, str], most: int, holds: Callable[[tuple[int, int, str]], bool]) -> None:
-        """Add the entry of a tenant; there are ``most`` tenants in all."""
-        heappush(self._heap, place)
-        if len(self._heap) > 2 * most + 16:
-            self._heap = sorted({one for one in self._heap if holds(one)})
-
-    def first(self, holds: Callable[[tuple[int, int, str]], bool]) -> tuple[int, int, str] | None:
-        """The first entry that is not stale."""
-        while self._heap and not holds(self._heap[0]):
-            heappop(self._heap)
-        return self._heap[0] if self._heap else None
-
-    def pop(self) -> tuple[int, int, str]:
-        return heappop(self._heap)
+    def is_idle(self, now: int) -> bool:
+        """Whether it has no jobs, and its rate is saved up."""
+        return not (self.awake or self.lanes or self.running) and self.full_at <= now
 
 
-class Turns:
+class MemoryTurns(Turns):
     """The state behind one governed queue."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.round = 0
-        self.running: dict[JobId, tuple[str, str]] = {}
-        """Tenant and holder of each RUNNING job."""
-        self.tenants: dict[str, Tenant] = {}
+        super().__init__(policy)
+        self.tenants: dict[str, MemoryTenant] = {}
         self.limits: dict[str, TenantLimit] = {}
         self.paused_tenants: dict[str, int] = {}
-        self.paused_tasks: dict[str, int] = {}
-        self._awake = TenantHeap()
-        """By (count, since, name)."""
-        self._asleep = TenantHeap()
-        """By (wake_at, 0, name)."""
-        self._buckets: dict[tuple[str, str], Bucket] = {}
+        self.runs: dict[JobId, tuple[str, str]] = {}
+        """Tenant and holder of each RUNNING job."""
+        self._awake: Agenda[str, tuple[int, int]] = Agenda()
+        """By (count, since)."""
+        self._asleep: Agenda[str, int] = Agenda()
+        """By wake_at."""
 
     # -- rules
 
-    def bucket(self, scope: str, name: str = "") -> Bucket | None:
-        """The rate of the ``queue``, of a ``tenant`` or of a ``task``."""
-        rate = self._rate(scope, name)
-        if rate is None:
-            self._buckets.pop((scope, name), None)
-            return None
-        bucket = self._buckets.get((scope, name))
-        if bucket is None or bucket.rate != rate:
-            bucket = self._buckets[scope, name] = Bucket(rate)
-        return bucket
-
-    def _rate(self, scope: str, name: str) -> Rate | None:
-        if scope == "queue":
-            return self.policy.rate
-        if scope == "task":
-            return self.policy.task_rates.get(name)
-        own = self.limits.get(name)
-        return own.rate if own is not None and own.rate is not None else self.policy.tenant_rate
-
-    def cap(self, tenant: str) -> int | None:
-        """How many jobs of the tenant may run."""
-        own = self.limits.get(tenant)
-        return own.running if own is not None and own.running is not None else self.policy.tenant_running
-
-    def free(self, scope: str, name: str, now: int) -> int | None:
-        """How many jobs the rate of a scope allows; None: any number."""
-        bucket = self.bucket(scope, name)
-        return None if bucket is None else bucket.rate.allows(bucket.full_at, now)
-
-    def opens_at(self, scope: str, name: str, now: int) -> int | None:
-        """When the rate of a scope opens, if it is shut."""
-        bucket = self.bucket(scope, name)
-        if bucket is None or bucket.rate.allows(bucket.full_at, now):
-            return None
-        return bucket.rate.opens_at(bucket.full_at)
-
-    def closed_until(self, task: str, now: int) -> int:
-        """When jobs of a task may be started: 0 if that is now."""
-        paused, shut = self.paused_tasks.get(task, 0), self.opens_at("task", task, now)
-        return max(paused if paused > now else 0, shut or 0)
+    def rule(self, policy: Policy, find: Callable[[JobId], Entry]) -> None:
+        """Another policy is in force. What was spent of a rate that it changes is forgotten; if it changes the order of
+        jobs, all lanes are reordered."""
+        before, self.policy = self.policy, policy
+        if policy.rate != before.rate:
+            self.full_at = 0
+        for task in list(self.task_full_at):
+            if policy.task_rates.get(task) != before.task_rates.get(task):
+                del self.task_full_at[task]
+        if policy.ageing != before.ageing:
+            for lane in [lane for tenant in self.tenants.values() for lane in tenant.lanes.values()]:
+                for job_id in lane.due.positions:
+                    lane.due.put(job_id, self._rank(find(job_id)))
 
     def wake_all(self, now: int) -> None:
-        """The rules have changed. A rate that is no longer in force is forgotten."""
-        self._buckets = {scope: kept for scope, kept in self._buckets.items() if kept.rate == self._rate(*scope)}
-        for tenant in self.tenants.values():
-            tenant.full = False
+        """The rules have changed."""
         for name in self.tenants:
-            self._expect(name, now)
+            self.wake_tenant(name, now)
 
     def wake_tenant(self, name: str, now: int) -> None:
         """What one tenant may do has changed."""
-        bucket = self._buckets.get(("tenant", name))
-        if bucket is not None and bucket.rate != self._rate("tenant", name):
-            del self._buckets["tenant", name]
         if (tenant := self.tenants.get(name)) is not None:
+            self._bind(tenant)
             tenant.full = False
-            self._expect(name, now)
+            self._expect(tenant, now)
+
+    def _bind(self, tenant: MemoryTenant) -> None:
+        """Tell a tenant its rules. What it spent of another rate is forgotten."""
+        own, rate = self.limits.get(tenant.name), tenant.rate
+        tenant.cap = self.policy.tenant_running if own is None or own.running is None else own.running
+        tenant.rate = self.policy.tenant_rate if own is None or own.rate is None else own.rate
+        tenant.paused_until = self.paused_tenants.get(tenant.name, 0)
+        if tenant.rate != rate:
+            tenant.full_at = 0
 
     # -- jobs
 
@@ -150,7 +105,7 @@ class Turns:
         if lane is None:
             lane = tenant.lanes[entry.task] = Lane()
         lane.put(entry, self._rank, now)
-        self._expect(entry.tenant, entry.run_at)
+        self._expect(tenant, entry.run_at)
 
     def drop(self, entry: Entry, now: int) -> None:
         """Remove a job that is no longer claimable."""
@@ -162,145 +117,100 @@ class Turns:
             lane.drop(entry.id)
             if not lane:
                 del tenant.lanes[entry.task]
-        self._forget(entry.tenant, now)
-
-    def tenant(self, name: str) -> Tenant:
-        return self.tenants.setdefault(name, Tenant())
+        self.forget_idle(tenant, now)
 
     def start(self, entry: Entry, holder: str) -> None:
         """The job runs."""
         tenant = self.tenant(entry.tenant)
+        self.running += 1
         tenant.running += 1
         tenant.holders[holder] += 1
-        self.running[entry.id] = entry.tenant, holder
+        self.runs[entry.id] = entry.tenant, holder
 
     def stop(self, entry: Entry, now: int) -> bool:
         """The job has stopped running. Returns whether somebody may be waiting for that."""
-        name, holder = self.running.pop(entry.id)
+        name, holder = self.runs.pop(entry.id)
         tenant = self.tenants[name]
+        self.running -= 1
         tenant.running -= 1
         tenant.holders[holder] -= 1
         if not tenant.holders[holder]:
             del tenant.holders[holder]
         if tenant.full:
             tenant.full = False
-            self._expect(name, now)
-        self._forget(name, now)
-        return not (self.policy.running is self.policy.tenant_workers is self.cap(name) is None)
+            self._expect(tenant, now)
+        self.forget_idle(tenant, now)
+        return not (self.policy.running is self.policy.tenant_workers is tenant.cap is None)
 
-    def _forget(self, name: str, now: int) -> None:
-        """Forget a tenant that would come back just the same: it has no jobs, its count is not above the round, and its
-        rate is saved up."""
-        if self._is_idle(name, now) and self.tenants[name].count <= self.round:
-            self.forget(name)
+    def tenant(self, name: str) -> MemoryTenant:
+        """The tenant, which is added if it is unknown."""
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            tenant = self.tenants[name] = MemoryTenant(name)
+            self._bind(tenant)
+        return tenant
 
-    def _is_idle(self, name: str, now: int) -> bool:
-        tenant, bucket = self.tenants[name], self._buckets.get(("tenant", name))
-        if tenant.awake or tenant.lanes or tenant.running:
-            return False
-        return bucket is None or bucket.full_at <= now
+    def forget_idle(self, tenant: MemoryTenant, now: int) -> None:
+        """Forget a tenant that would come back just the same."""
+        if tenant.count <= self.round and tenant.is_idle(now):
+            self.forget(tenant.name)
 
     def idle(self, now: int) -> list[str]:
         """Tenants without jobs whose rate is saved up."""
-        return [name for name in self.tenants if self._is_idle(name, now)]
+        return [name for name, tenant in self.tenants.items() if tenant.is_idle(now)]
 
     def forget(self, name: str) -> None:
         """Forget the tenant; if it comes back, it is a new one."""
         del self.tenants[name]
-        self._buckets.pop(("tenant", name), None)
+        self._asleep.drop(name)
 
-    def spent(self, entry: Entry, now: int) -> None:
-        """A job was taken: spend one of every rate that applies to it."""
-        for bucket in (self.bucket("queue"), self.bucket("tenant", entry.tenant), self.bucket("task", entry.task)):
-            if bucket is not None:
-                bucket.full_at = bucket.rate.spend(bucket.full_at, now, 1)
+    def _rank(self, entry: Entry) -> int:
+        step = self.policy.ageing
+        return rank(entry) if step is None else entry.run_at + entry.priority * step
 
     # -- turns
 
-    def wake(self, now: int, most: int) -> None:
-        """Wake tenants whose time has come, at most this many."""
-        for _ in range(most):
-            first = self._asleep.first(self._sleeps)
-            if first is None or first[0] > now:
-                break
-            self._asleep.pop()
-            since, _, name = first
+    def begin(self, now: int) -> None:
+        """A claim begins. Pauses of tasks that are over are forgotten."""
+        self.paused_tasks = {task: until for task, until in self.paused_tasks.items() if until > now}
+        super().begin(now)
+
+    def wake(self, most: int, now: int) -> None:
+        """Wake tenants whose time has come."""
+        for name in islice(self._asleep.take(now), max(_WOKEN, most)):
             tenant = self.tenants[name]
-            tenant.awake, tenant.since, tenant.wake_at = True, since, None
+            assert tenant.wake_at is not None
+            tenant.awake, tenant.since, tenant.wake_at = True, tenant.wake_at, None
             tenant.count = max(tenant.count, self.round)
-            self._stand(name)
+            self.put_back(tenant)
 
-    def _stand(self, name: str) -> None:
-        tenant = self.tenants[name]
-        self._awake.put((tenant.count, tenant.since, name), len(self.tenants), self._stands)
+    def next_tenant(self) -> MemoryTenant | None:
+        """Take the first awake tenant out of the order; the caller puts it back."""
+        name = self._awake.pop()
+        return None if name is None else self.tenants[name]
 
-    def _stands(self, place: tuple[int, int, str]) -> bool:
-        tenant = self.tenants.get(place[2])
-        return tenant is not None and tenant.awake and (tenant.count, tenant.since) == place[:2]
+    def may_have(self, holder: str, tenant: MemoryTenant) -> bool:
+        """Whether the holder may have jobs of the tenant."""
+        most = self.policy.tenant_workers
+        return most is None or holder in tenant.holders or len(tenant.holders) < most
 
-    def _sleeps(self, place: tuple[int, int, str]) -> bool:
-        tenant = self.tenants.get(place[2])
-        return tenant is not None and tenant.wake_at == place[0]
+    def put_back(self, tenant: MemoryTenant) -> None:
+        """Put a tenant where it belongs: among those that are awake, or those that sleep for a time."""
+        if tenant.awake:
+            self._awake.put(tenant.name, (tenant.count, tenant.since))
+        elif tenant.wake_at is not None:
+            self._asleep.put(tenant.name, tenant.wake_at)
 
-    def _expect(self, name: str, instant: int) -> None:
+    def _expect(self, tenant: MemoryTenant, instant: int) -> None:
         """The tenant may have a job to give from then on."""
-        tenant = self.tenants[name]
         if not (tenant.awake or tenant.full) and (tenant.wake_at is None or instant < tenant.wake_at):
             tenant.wake_at = instant
-            self._asleep.put((instant, 0, name), len(self.tenants), self._sleeps)
+            self._asleep.put(tenant.name, instant)
 
-    def _sleep(self, name: str, until: int) -> None:
-        tenant = self.tenants[name]
-        tenant.awake, tenant.wake_at = False, None
-        if until < FOREVER:
-            self._expect(name, until)
-
-    def room(self, now: int) -> int | None:
-        """How many jobs the queue as a whole may still give out; None: any number."""
-        cap, free = self.policy.running, self.free("queue", "", now)
-        rooms = [max(0, cap - len(self.running))] if cap is not None else []
-        return min([*rooms, *([] if free is None else [free])], default=None)
-
-    def next_tenant(self, holder: str) -> str | None:
-        """The tenant to visit next."""
-        others: set[str] = set()
-        while (first := self._awake.first(self._stands)) is not None:
-            holders = self.tenants[first[2]].holders
-            if self.policy.tenant_workers is None or holder in holders or len(holders) < self.policy.tenant_workers:
-                break
-            others.add(self._awake.pop()[2])
-        for name in others:
-            self._stand(name)
-        return None if first is None else first[2]
-
-    def given(self, name: str, jobs: int) -> None:
-        """The tenant was given this many jobs."""
-        if jobs:
-            self.tenants[name].count += jobs
-            self._stand(name)
-
-    def allowance(self, name: str, now: int) -> int:
-        """The allowance: how many jobs the tenant may be given now. If it is 0, the tenant is asleep or full from now
-        on."""
-        tenant = self.tenants[name]
-        self.round = max(self.round, tenant.count)
-        cap = self.cap(name)
-        if cap is not None and tenant.running >= cap:
-            self._sleep(name, FOREVER)
-            tenant.full = True
-            return 0
-        paused, opens_at = self.paused_tenants.get(name, 0), self.opens_at("tenant", name, now)
-        if paused > now or opens_at is not None:
-            self._sleep(name, max(paused, opens_at or 0))
-            return 0
-        free = self.free("tenant", name, now)
-        rooms = (self.policy.tenant_batch or TENANT_BATCH, None if cap is None else cap - tenant.running, free)
-        return min(room for room in rooms if room is not None)
-
-    def eligible(self, name: str, now: int, find: Callable[[JobId], Entry]) -> Iterator[Entry]:
+    def eligible(self, tenant: MemoryTenant, find: Callable[[JobId], Entry], now: int) -> Iterator[Entry]:
         """The tenant's due jobs in order, without tasks that may not run now. The caller records a job as taken before
         it asks for the next, and puts back a job that it does not take."""
-        lanes = self.tenants[name].lanes
+        lanes = tenant.lanes
         heads: list[tuple[tuple[int, JobId], str]] = []
         left = PROMOTED_AT_ONCE
 
@@ -314,43 +224,23 @@ class Turns:
             push(task)
         while heads:
             _, task = heappop(heads)
-            if self.closed_until(task, now) or task not in lanes:
+            if task in self.closed or task not in lanes:
                 continue
             entry = lanes[task].draw(find, now)
             if entry is not None:
                 yield entry
             push(task)
 
-    def _rank(self, entry: Entry) -> int:
-        step = self.policy.ageing
-        return rank(entry) if step is None else entry.run_at + entry.priority * step
-
-    def rule(self, policy: Policy, find: Callable[[JobId], Entry]) -> None:
-        """Another policy is in force. If it changes the order of jobs, all lanes are reordered."""
-        before, self.policy = self.policy, policy
-        if policy.ageing != before.ageing:
-            for lane in [lane for tenant in self.tenants.values() for lane in tenant.lanes.values()]:
-                for job_id in lane.due.instants:
-                    lane.due.put(job_id, self._rank(find(job_id)))
-
-    def rest(self, name: str, now: int) -> None:
-        """The tenant has no eligible job left: it falls asleep."""
-        tenant = self.tenants[name]
+    def wakes_at(self, tenant: MemoryTenant, now: int) -> int:
+        """When the tenant's first job that is left is due and its task may run."""
         instants = [
-            max(first, self.closed_until(task, now))
+            max(first, self.closed.get(task, 0))
             for task, lane in tenant.lanes.items()
-            for first in (now if lane.due.instants else None, lane.later.first())
+            for first in (now if lane.due.positions else None, lane.later.first())
             if first is not None
         ]
-        self._sleep(name, min(instants, default=FOREVER))
-        self._forget(name, now)
+        return min(instants, default=FOREVER)
 
-    def next_in(self, now: int) -> int | None:
-        """How long until a tenant wakes, or the rate of the queue opens."""
-        opens_at = self.opens_at("queue", "", now)
-        if opens_at is not None:
-            return opens_at - now
-        if self.policy.running is not None and len(self.running) >= self.policy.running:
-            return None
-        first = self._asleep.first(self._sleeps)
-        return None if first is None else max(0, first[0] - now)
+    def first_wakes_at(self) -> int | None:
+        """When the first sleeping tenant wakes."""
+        return self._asleep.first()

@@ -1,99 +1,101 @@
-"""alter: changes from outside, each in one step."""
+"""alter: changes from outside, each in one step. Jobs that are not named are found while others write."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from functools import partial
 
+from headrace.backends.sqlite.connection_thread import Read, Write
 from headrace.backends.sqlite.entry import Entry, entries, named
 from headrace.backends.sqlite.finishing import move
 from headrace.backends.sqlite.insertion import key_taken
-from headrace.backends.sqlite.places import Waiting, end, forget, leave, park, release, reprioritise, reschedule
+from headrace.backends.sqlite.selection import FIRST, candidates
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import ASKED, AVAILABLE, CANCELLED, PAUSED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import Transaction
-from headrace.seam.records import (
-    WATCHERS,
-    Altered,
-    Cancel,
-    Change,
-    Delete,
-    Hold,
-    Move,
-    Pause,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Resume,
-    Selector,
-    Watch,
-)
+from headrace.backends.sqlite.transitions import Waiting, end, forget, leave, park, release, reprioritise, reschedule
+from headrace.seam import records as r
 
 _SQL = load("alter")
 _INSERT = load("insert")
 
 
-def alter_named(tx: Transaction, sel: Selector, change: Change, now: int) -> list[Altered]:
+async def alter_many(sel: r.Selector, change: r.Change, now: int, read: Read, write: Write) -> list[r.Altered]:
+    """Change up to ``sel.limit`` jobs in the order of their ids; fewer answers mean that none is left."""
+    answers: list[r.Altered] = []
+    here: r.JobId | None = FIRST if sel.above is None else sel.above
+    while here is not None and len(answers) < sel.limit:
+        look = partial(candidates, sel, change, here, sel.limit - len(answers))
+        seqs, here = await read(look, now)
+        if seqs:
+            answers += await write(partial(_alter_matching, sel, change, seqs), now)
+    return answers
+
+
+def alter_named(tx: Transaction, sel: r.Selector, change: r.Change, now: int) -> list[r.Altered]:
     """Change the jobs that the selector names; answer for each that exists, in the order named."""
     return [_alter(tx, entry, change, now) for entry in entries(tx, named(tx, sel)) if entry.matches(sel, now)]
 
 
-def alter_matching(sel: Selector, change: Change, seqs: Iterable[int], tx: Transaction, now: int) -> list[Altered]:
+def _alter_matching(
+    sel: r.Selector, change: r.Change, seqs: Iterable[int], tx: Transaction, now: int
+) -> list[r.Altered]:
     """Change those of the jobs that still match and that the change still applies to."""
     fit = (entry for entry in entries(tx, seqs) if STATES[entry.code] in change.applies and entry.matches(sel, now))
-    return [_alter(tx, entry, change, now) for entry in fit if not (isinstance(change, Cancel) and entry.cancel)]
+    return [_alter(tx, entry, change, now) for entry in fit if not (isinstance(change, r.Cancel) and entry.cancel)]
 
 
-def _alter(tx: Transaction, entry: Entry, change: Change, now: int) -> Altered:
+def _alter(tx: Transaction, entry: Entry, change: r.Change, now: int) -> r.Altered:
     if entry.gid:  # a change of another job may have called this one
         [entry] = entries(tx, [entry.seq])
     before = STATES[entry.code]
     if before not in change.applies:
-        return Altered(entry.id, before, before, False, entry.queue, entry.key)
+        return r.Altered(entry.id, before, before, False, entry.queue, entry.key)
     after = _apply(tx, entry, change, now)
     if after is _REFUSED:
-        return Altered(entry.id, before, before, False, entry.queue, entry.key)
-    queue = change.queue if isinstance(change, Move) else entry.queue
-    return Altered(entry.id, before, None if after is None else STATES[after], True, queue, entry.key)
+        return r.Altered(entry.id, before, before, False, entry.queue, entry.key)
+    queue = change.queue if isinstance(change, r.Move) else entry.queue
+    return r.Altered(entry.id, before, None if after is None else STATES[after], True, queue, entry.key)
 
 
 _REFUSED = -1
 
 
-def _apply(tx: Transaction, entry: Entry, change: Change, now: int) -> int | None:
+def _apply(tx: Transaction, entry: Entry, change: r.Change, now: int) -> int | None:
     """The code of the state that the job is in now; None: it is gone."""
     match change:
-        case Cancel(reason):
+        case r.Cancel(reason):
             return _cancel(tx, entry, reason, now)
-        case Pause():
+        case r.Pause():
             leave(tx, entry, now)
             park(tx, entry.seq, entry.qid, entry.epoch, entry.attempt, entry.lost, entry.size)
             return PAUSED
-        case Resume():
+        case r.Resume():
             leave(tx, entry, now)
             _release(tx, entry, now)
             return AVAILABLE
-        case Requeue():
+        case r.Requeue():
             return _requeue(tx, entry, now)
-        case Move(queue):
+        case r.Move(queue):
             return _move(tx, entry, queue, now)
-        case Reprioritise(priority):
+        case r.Reprioritise(priority):
             tx.execute(_SQL["relocate"], (entry.seq, entry.qid, priority))
             if entry.code == AVAILABLE:
                 reprioritise(tx, entry, priority, now)
-        case Reschedule(delay, run_at):
+        case r.Reschedule(delay, run_at):
             due = now + delay if run_at is None else run_at
             tx.execute(_SQL["reschedule"], (entry.seq, due))
             if entry.code == AVAILABLE:
                 reschedule(tx, entry, due, now)
-        case Watch(inbox):
+        case r.Watch(inbox):
             tx.execute(_INSERT["wait"], (entry.seq, inbox, now))
-            tx.execute(_INSERT["make_room"], (entry.seq, WATCHERS))
-        case Hold(result_ttl):
+            tx.execute(_INSERT["make_room"], (entry.seq, r.WATCHERS))
+        case r.Hold(result_ttl):
             if (entry.held_until or 0) <= now:
                 return _REFUSED
             tx.execute(_SQL["hold"], (entry.seq, now + result_ttl))
-        case Delete():
+        case r.Delete():
             leave(tx, entry, now)
             forget(tx, array("q", [entry.seq]))
             return None

@@ -1,4 +1,4 @@
-"""The ten operations on a SQLite file: each is handed to the lane that serves it."""
+"""The ten operations on a SQLite file: each is handed to the thread that serves it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import apsw
 
 from headrace.backends.settled import check_settled
-from headrace.backends.sqlite import claiming, files, guard, insertion, leases, selection, sweeping, wake
-from headrace.backends.sqlite.altering import alter_named
+from headrace.backends.sqlite import claiming, files, hints, insertion, leases, lock_guard, selection, sweeping
+from headrace.backends.sqlite.altering import alter_many, alter_named
+from headrace.backends.sqlite.connection_thread import Command, T
 from headrace.backends.sqlite.entry import fetch
 from headrace.backends.sqlite.finishing import finish
-from headrace.backends.sqlite.lane import Command
-from headrace.backends.sqlite.mass import alter_many
+from headrace.backends.sqlite.hints import SqliteHints
 from headrace.backends.sqlite.policies import SqlitePolicies
 from headrace.backends.sqlite.reader import Reader
 from headrace.backends.sqlite.schema import wal_is_safe
 from headrace.backends.sqlite.stats import stats
 from headrace.backends.sqlite.ticks import SqliteTicks
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.backends.sqlite.wake import Wake
 from headrace.backends.sqlite.writer import Writer
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam import records as r
@@ -42,15 +41,15 @@ def _wall_clock() -> int:
     return time.time_ns() // 1_000
 
 
-class SqliteBackend(guard.Watched):
+class SqliteBackend(lock_guard.Watched):
     """Jobs in one SQLite file, shared by any number of processes on one machine.
 
     Writes go through one thread, which commits everything that waits at once; reads go through another and never
-    wait for writes. Beside the file lie ``-wal`` and ``-shm`` (SQLite's), ``-latch`` (whose turn it is to write) and
-    ``-wake`` (the sockets of those who listen).
+    wait for writes. Beside the file lie ``-wal`` and ``-shm`` (SQLite's), ``-latch`` (the lock of the
+    process that writes) and ``-wake`` (the sockets of listeners).
 
     ``durability="normal"`` leaves out the sync of each commit. When the volume is nearly full, new jobs are refused
-    with ``StoreFull`` while the others go on; see :class:`~headrace.backends.sqlite.room.Room`.
+    with ``StoreFull`` while the others go on; see :class:`~headrace.backends.sqlite.disk_space.DiskSpace`.
     """
 
     tx = None
@@ -69,15 +68,15 @@ class SqliteBackend(guard.Watched):
         self.limits = r.Limits(max_batch=2_000, durable=_SURVIVES[durability if self._wal else "full"])
         self._writer: Writer | None = None
         self._reader: Reader | None = None
-        self._wake: Wake | None = Wake(self.path) if wake.available else None
+        self._hints: SqliteHints | None = SqliteHints(self.path) if hints.available else None
         self._switching = asyncio.Lock()
         self.ticks = SqliteTicks(self._read, self._write)
         self.policies = SqlitePolicies(self._read, self._write, self.limits.count_cap)
         self._forked = False
 
     @property
-    def hints(self) -> Wake | None:
-        return self._wake
+    def hints(self) -> SqliteHints | None:
+        return self._hints
 
     def sibling(self) -> SqliteBackend:
         return type(self)(self.path, durability=self._durability, now=self._now)
@@ -89,7 +88,7 @@ class SqliteBackend(guard.Watched):
             if self._writer is not None and not self._forked:
                 return
             files.refuse_planted_link(self._given)
-            writer = Writer(self.path, self._now, self._wake, wal=self._wal, durability=self._durability)
+            writer = Writer(self.path, self._now, self._hints, wal=self._wal, durability=self._durability)
             await writer.start()
             reader = Reader(self.path, self._now)
             try:
@@ -98,7 +97,7 @@ class SqliteBackend(guard.Watched):
                 await writer.stop()
                 raise
             self._writer, self._reader, self._forked = writer, reader, False
-            guard.watch(self)
+            lock_guard.watch(self)
 
     async def now(self, at: r.Stamp = None) -> int:
         return self._now() if at is None else at
@@ -110,17 +109,17 @@ class SqliteBackend(guard.Watched):
                 return
             await reader.stop()
             await writer.stop()
-            if self._wake is not None:
-                self._wake.close()
+            if self._hints is not None:
+                self._hints.close()
 
     def abandon(self) -> None:
         """This is a forked child: nothing of this instance may be used here."""
         self._forked = True
-        for lane in (self._writer, self._reader):
-            if lane is not None:
-                lane.abandon()
-        if self._wake is not None:
-            self._wake.abandon()
+        for thread in (self._writer, self._reader):
+            if thread is not None:
+                thread.abandon()
+        if self._hints is not None:
+            self._hints.abandon()
 
     def _not_open(self) -> Exception:
         if self._forked:
@@ -131,19 +130,14 @@ class SqliteBackend(guard.Watched):
         return Unavailable(f"{self.path} is not open: await open() first, and close() last")
 
     def _write(
-        self,
-        work: Callable[[Transaction, int], object],
-        at: r.Stamp,
-        *,
-        peek: Callable[[Session, int], object] | None = None,
-        weight: int = 1,
-        grows: bool = False,
-    ) -> asyncio.Future[Any]:
+        self, work: Callable[[Transaction, int], T], at: r.Stamp, *,
+        peek: Callable[[Session, int], T | None] | None = None, weight: int = 1, grows: bool = False,
+    ) -> asyncio.Future[T]:  # fmt: skip
         if self._writer is None or self._forked:
             raise self._not_open()
         return self._writer.submit(Command(work, at, peek=peek, weight=weight, grows=grows))
 
-    def _read(self, work: Callable[[Session, int], object], at: r.Stamp) -> asyncio.Future[Any]:
+    def _read(self, work: Callable[[Session, int], T], at: r.Stamp) -> asyncio.Future[T]:
         if self._reader is None or self._forked:
             raise self._not_open()
         return self._reader.submit(Command(work, at))
@@ -153,25 +147,23 @@ class SqliteBackend(guard.Watched):
     async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         if not rows:
             return []
-        work = self._write(lambda tx, now: insertion.insert(tx, rows, now, gate=True), at, weight=len(rows), grows=True)
-        answers: list[r.Inserted] = await work
-        return answers
+        return await self._write(
+            lambda tx, now: insertion.insert(tx, rows, now, gate=True), at, weight=len(rows), grows=True
+        )
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
-        claimed: r.Claimed = await self._write(
+        return await self._write(
             lambda tx, now: claiming.claim(tx, req, now),
             at,
             peek=lambda session, now: claiming.nothing_due(session, req, now),
             weight=req.limit,
         )
-        return claimed
 
     async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         if not batch:
             return []
         check_settled(batch)
-        states: list[JobState | None] = await self._write(lambda tx, now: finish(tx, batch, now), at, weight=len(batch))
-        return states
+        return await self._write(lambda tx, now: finish(tx, batch, now), at, weight=len(batch))
 
     async def finish_and_claim(
         self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
@@ -179,43 +171,33 @@ class SqliteBackend(guard.Watched):
         if not batch:
             return [], await self.claim(req, at)
         check_settled(batch)
-        answers: tuple[list[JobState | None], r.Claimed] = await self._write(
+        return await self._write(
             lambda tx, now: (finish(tx, batch, now), claiming.claim(tx, req, now)), at, weight=len(batch) + req.limit
         )
-        return answers
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
-        renewed: r.Renewed = await self._write(
-            lambda tx, now: leases.renew(tx, beat, now), at, weight=1 + len(beat.leases)
-        )
-        return renewed
+        return await self._write(lambda tx, now: leases.renew(tx, beat, now), at, weight=1 + len(beat.leases))
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
-        reaped: list[r.Reaped] = await self._write(
+        return await self._write(
             lambda tx, now: leases.reap(tx, req, now), at, peek=leases.nothing_over, weight=req.limit
         )
-        return reaped
 
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         if clause.dry_run:
-            preview: r.Swept = await self._read(lambda session, now: sweeping.preview(session, clause, now), at)
-            return preview
-        swept: r.Swept = await self._write(
+            return await self._read(lambda session, now: sweeping.preview(session, clause, now), at)
+        return await self._write(
             lambda tx, now: sweeping.sweep(tx, clause, now),
             at,
             peek=lambda session, now: sweeping.nothing_condemned(session, clause, now),
             weight=clause.limit,
         )
-        return swept
 
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         if sel.ids is None and sel.keys is None:
             return await alter_many(sel, change, self._now() if at is None else at, self._read, self._write)
         weight = len(sel.ids or ()) + len(sel.keys or ())
-        answers: list[r.Altered] = await self._write(
-            lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight
-        )
-        return answers
+        return await self._write(lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight)
 
     # -- reading
 
@@ -224,17 +206,14 @@ class SqliteBackend(guard.Watched):
     ) -> list[r.Record | None]:
         if not names:
             return []
-        records: list[r.Record | None] = await self._read(lambda session, now: fetch(session, names, want, now), at)
-        return records
+        return await self._read(lambda session, now: fetch(session, names, want, now), at)
 
     async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
-        page: r.Page = await self._read(lambda session, now: selection.scan(session, sel, after, limit, now), at)
-        return page
+        return await self._read(lambda session, now: selection.scan(session, sel, after, limit, now), at)
 
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         cap = self.limits.count_cap
-        found: r.Stats = await self._read(lambda session, now: stats(session, queues, cap, self._bytes(), now), at)
-        return found
+        return await self._read(lambda session, now: stats(session, queues, cap, self._bytes(), now), at)
 
     def _bytes(self) -> int:
         """The size of the file and of its log."""

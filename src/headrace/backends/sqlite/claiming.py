@@ -10,14 +10,17 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from headrace.backends.sqlite import visits
-from headrace.backends.sqlite.apart import PROMOTED_AT_ONCE, demote, promote
-from headrace.backends.sqlite.basket import EXPIRED_AT_ONCE, Basket
+from headrace.backends.claims import share_out
+from headrace.backends.sqlite.delayed import PROMOTED_AT_ONCE, demote, promote
 from headrace.backends.sqlite.entry import read_cells
-from headrace.backends.sqlite.places import Dying, expire, next_epoch
+from headrace.backends.sqlite.standing import Standing
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
+from headrace.backends.sqlite.taken import EXPIRED_AT_ONCE, SqliteTaken
 from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
+from headrace.backends.sqlite.transitions import Dying, expire, next_epoch
+from headrace.backends.sqlite.visits import SqliteVisits, wake_passed
+from headrace.backends.turns import serve
 from headrace.seam.policy import FOREVER
 from headrace.seam.records import Claim, Claimed, JobId, Leased
 
@@ -26,9 +29,9 @@ _SQL = load("claim")
 _BEYOND = b"\xff" * 17
 """Sorts after every id."""
 _MANY = 100
-"""Claims from more queues than this look for those that count first."""
+"""A claim from more queues than this first looks for those that it will take from."""
 _A_QUEUE = 10
-"""Of what a claim brings over, each queue that something is brought over in counts for so many at least."""
+"""Promoting from a queue counts as at least this many jobs."""
 _LOWEST = (-(2**62), -(2**62), b"")
 _HIGHEST = (2**62, 2**62, _BEYOND)
 
@@ -42,9 +45,9 @@ class Head(NamedTuple):
     qid: int
     name: str
     first: Key | None
-    """The first job that may be claimed …"""
+    """The first claimable job …"""
     later: int | None
-    """… and when the first of those that were not due is due."""
+    """… and when the first delayed job is due."""
 
 
 class _Room:
@@ -59,7 +62,7 @@ class _Room:
         return self.jobs <= 0 or self.bytes <= 0
 
     def fit(self, sizes: Iterable[int]) -> int:
-        """How many jobs of these sizes it takes, from the first on; they are taken."""
+        """Take jobs of these sizes, from the first on; return how many fit."""
         count = 0
         for size in sizes:
             if self.full:
@@ -75,12 +78,12 @@ class Heads:
 
     def __init__(self, session: Session, queues: Sequence[str], now: int) -> None:
         self.plain: dict[str, Head] = {}
-        """Of those queues that are neither paused nor governed, by name, as far as there is something."""
+        """The queues that are neither paused nor governed and have jobs, by name."""
         self.governed: dict[str, int] = {}
         self.pauses: dict[str, int] = {}
         """Until when queues are paused."""
         self.unfinished = False
-        """Whether something is due that could not be brought over."""
+        """Whether something is due that could not be promoted."""
         self._look(session, tuple(dict.fromkeys(queues)), now)
 
     def _look(self, session: Session, names: tuple[str, ...], now: int) -> None:
@@ -96,7 +99,7 @@ class Heads:
                 self.plain[name] = Head(qid, name, None, later)
 
     def promote(self, tx: Transaction, now: int) -> None:
-        """What has become due may be claimed, a bounded number."""
+        """Make jobs claimable that have become due, a bounded number."""
         due = [(head.later, head) for head in self.plain.values() if head.later is not None and head.later <= now]
         left = PROMOTED_AT_ONCE
         for _, head in sorted(due):
@@ -107,7 +110,7 @@ class Heads:
             self.unfinished = any(head.later is not None and head.later <= now for head in self.plain.values())
 
     def any_due(self, now: int) -> bool:
-        """Whether there is something for a claim to do about a queue that is not governed."""
+        """Whether a claim finds something to do in a queue that is not governed."""
         return any(
             head.first is not None or (head.later is not None and head.later <= now) for head in self.plain.values()
         )
@@ -136,9 +139,10 @@ def nothing_due(session: Session, req: Claim, now: int) -> Claimed | None:
         return None
     coming = found.coming(now)
     for qid in found.governed.values():
-        if visits.has_turn(session, qid, req.holder, now):
+        standing = Standing.load(session, qid)
+        if standing.has_turn(session, req.holder, now):
             return None
-        coming += visits.coming(session, qid, now)
+        coming += standing.coming(now)
     return Claimed([], min(coming, default=None))
 
 
@@ -146,38 +150,38 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     """Lease up to ``req.limit`` claimable jobs: of each part of the queues, first an even share, then what is left."""
     if req.limit <= 0:
         return Claimed([])
-    basket = Basket(req)
-    if len(req.queues) > _MANY and (first := _first_queues(tx, req, basket, now)) is not None:
+    taken = SqliteTaken(req)
+    if len(req.queues) > _MANY and (first := _first_queues(tx, req, taken, now)) is not None:
         ahead = Heads(tx, first, now)
         ahead.promote(tx, now)
-        _take_plain(tx, ahead, basket, req.limit, now)
-        if not basket.left:
-            return _answer(tx, basket, None if len(basket.jobs) == req.limit else 0, now)
+        _take_plain(tx, ahead, taken, req.limit, now)
+        if not taken.left:
+            return _answer(tx, taken, None if len(taken.jobs) == req.limit else 0, now)
     found = Heads(tx, req.queues, now)
     found.promote(tx, now)
     if not found.governed:
-        _take_plain(tx, found, basket, basket.left, now)
+        _take_plain(tx, found, taken, taken.left, now)
     else:
-        _share_out(tx, found, basket, now)
+        _share_out(tx, found, taken, now)
     next_in = None
-    if basket.unfinished or (not basket.left and len(basket.jobs) < req.limit):
+    if taken.unfinished or (not taken.left and len(taken.jobs) < req.limit):
         next_in = 0
-    elif basket.left:
+    elif taken.left:
         next_in = 0 if found.unfinished else _coming(tx, req, now)
-    return _answer(tx, basket, next_in, now)
+    return _answer(tx, taken, next_in, now)
 
 
-def _answer(tx: Transaction, basket: Basket, next_in: int | None, now: int) -> Claimed:
-    """What was taken; and whether the holder is to make room for what was passed over."""
-    req = basket.req
+def _answer(tx: Transaction, taken: SqliteTaken, next_in: int | None, now: int) -> Claimed:
+    """What was taken, and whether the holder is to make room for what was passed over."""
+    req = taken.req
     if req.limit == 1 and req.lost_below is None and req.queues:
         tx.execute(_SQL["stay_chosen"], (_names(req), req.holder, now + req.lease_for // 3))
-    chosen = [_choose(tx, qid, req, now) for qid in basket.passed_in]
-    return Claimed(basket.jobs, next_in, basket.expired, bool(chosen), any(chosen))
+    chosen = [_choose(tx, qid, req, now) for qid in taken.passed_in]
+    return Claimed(taken.jobs, next_in, taken.expired, bool(chosen), any(chosen))
 
 
 def _choose(tx: Transaction, qid: int, req: Claim, now: int) -> bool:
-    """Whether the holder is the one who makes room for jobs of the queue that were passed over."""
+    """Whether the holder is the chosen one, which makes room for jobs of the queue that were passed over."""
     tx.execute(_SQL["choose"], (qid, req.holder, now, req.lease_for))
     return tx.first(_SQL["chosen"], (qid, req.holder, now)) is not None
 
@@ -186,9 +190,9 @@ def _names(req: Claim) -> Any:
     return apsw.carray(tuple(dict.fromkeys(req.queues)))
 
 
-def _first_queues(tx: Transaction, req: Claim, basket: Basket, now: int) -> list[str] | None:
-    """Of very many queues those that a claim takes its jobs from, if it finds enough; None: all may be needed."""
-    rows = tx.rows(_SQL["first_queues"], (_names(req), now, basket.lost_bound, req.limit + _MANY))
+def _first_queues(tx: Transaction, req: Claim, taken: SqliteTaken, now: int) -> list[str] | None:
+    """If there are very many queues, those that a claim takes its jobs from; None: all may be needed."""
+    rows = tx.rows(_SQL["first_queues"], (_names(req), now, taken.lost_bound, req.limit + _MANY))
     special = [name for name, _, special in rows if special]
     if len(special) > _MANY or any(governed for _, governed, _ in rows):
         return None
@@ -200,78 +204,72 @@ def _coming(tx: Transaction, req: Claim, now: int) -> int | None:
     after = Heads(tx, req.queues, now)
     coming = after.coming(now)
     for qid in after.governed.values():
-        coming += visits.coming(tx, qid, now)
+        coming += Standing.load(tx, qid).coming(now)
     return min(coming, default=None)
 
 
-def _share_out(tx: Transaction, found: Heads, basket: Basket, now: int) -> None:
-    parts = found.parts(basket.req.queues)
-    plenty: list[int | None] = []
-    for index, part in enumerate(parts):
-        share = -(-basket.left // (len(parts) - index))
-        if share and _take_part(tx, part, found, basket, share, now) == share:
-            plenty.append(part)
-    for part in plenty:
-        if basket.left:
-            _take_part(tx, part, Heads(tx, basket.req.queues, now), basket, basket.left, now)
-    visits.put_back(tx, basket)
+def _share_out(tx: Transaction, found: Heads, taken: SqliteTaken, now: int) -> None:
+    queues = taken.req.queues
+    heads = [found]
+
+    def take(part: int | None, most: int) -> None:
+        if part is None:
+            _take_plain(tx, heads.pop() if heads else Heads(tx, queues, now), taken, most, now)
+        else:
+            visits = SqliteVisits(tx, part, taken, now)
+            serve(visits.turns, visits, taken, most, now)
+            visits.write()
+
+    share_out(taken, found.parts(queues), take)
+    wake_passed(tx, taken)
 
 
-def _take_part(tx: Transaction, part: int | None, found: Heads, basket: Basket, most: int, now: int) -> int:
-    before = len(basket.jobs)
-    if part is None:
-        _take_plain(tx, found, basket, most, now)
-    else:
-        visits.Visits(tx, part, basket, now).take(most)
-    return len(basket.jobs) - before
-
-
-def _take_plain(tx: Transaction, found: Heads, basket: Basket, most: int, now: int) -> None:
+def _take_plain(tx: Transaction, found: Heads, taken: SqliteTaken, most: int, now: int) -> None:
     """The first jobs by (priority, run_at, id) of the queues that are not governed."""
     heads = [head for head in found.plain.values() if head.first is not None]
     if not heads:
         return
     dying = tx.first(_SQL["any_dying"], (now,)) is not None
-    room = _Room(most, basket.bytes)
-    jobs = _take(tx, heads[0], basket, most, now, room) if len(heads) == 1 else _merge(tx, heads, basket, room, now)
-    basket.jobs += jobs
-    basket.bytes = room.bytes
+    room = _Room(most, taken.bytes)
+    jobs = _take(tx, heads[0], taken, most, now, room) if len(heads) == 1 else _merge(tx, heads, taken, room, now)
+    taken.jobs += jobs
+    taken.bytes = room.bytes
     last = (jobs[-1].priority, jobs[-1].run_at, jobs[-1].id) if room.full else _HIGHEST
     lanes = array("q", [head.qid for head in heads])
-    if basket.req.lost_below is not None:
-        passed_over = tx.rows(_SQL["passed_over"], (apsw.carray(lanes), now, basket.lost_bound, *last))
-        basket.passed_in.update(lane for (lane,) in passed_over)
+    if taken.req.lost_below is not None:
+        passed_over = tx.rows(_SQL["passed_over"], (apsw.carray(lanes), now, taken.lost_bound, *last))
+        taken.passed_in.update(lane for (lane,) in passed_over)
     if dying:
-        met = tx.rows(_SQL["dying"], (apsw.carray(lanes), now, *last, EXPIRED_AT_ONCE - len(basket.expired)))
-        basket.expired += expire(tx, [Dying._make(row) for row in met], now)
+        met = tx.rows(_SQL["dying"], (apsw.carray(lanes), now, *last, EXPIRED_AT_ONCE - len(taken.expired)))
+        taken.expired += expire(tx, [Dying._make(row) for row in met], now)
 
 
-def _merge(tx: Transaction, heads: Sequence[Head], basket: Basket, room: _Room, now: int) -> list[Leased]:
-    """The first jobs of several queues. A queue is read once its first job comes up, so those behind are not."""
+def _merge(tx: Transaction, heads: Sequence[Head], taken: SqliteTaken, room: _Room, now: int) -> list[Leased]:
+    """The first jobs of several queues. A queue is read only when its first job comes up."""
     step = min(room.jobs, max(2, 2 * room.jobs // len(heads)))
     ahead: list[tuple[Key, int, int, Iterator[Any]]] = [
-        (head.first or _LOWEST, number, -1, _read(tx, head.qid, basket.lost_bound, step, now))
+        (head.first or _LOWEST, number, -1, _read(tx, head.qid, taken.lost_bound, step, now))
         for number, head in enumerate(heads)
     ]
     heapify(ahead)
     shares: Counter[int] = Counter()
     while ahead and not room.full:
-        _, number, size, jobs = ahead[0]
+        _, number, size, following = ahead[0]
         if size >= 0:
             room.fit((size,))
             shares[number] += 1
-        row = next(jobs, None)
+        row = next(following, None)
         if row is None:
             heappop(ahead)
         else:
-            heapreplace(ahead, (row[:3], number, row[3], jobs))
-    taken = [job for number, share in shares.items() for job in _take(tx, heads[number], basket, share, now)]
-    taken.sort(key=lambda job: (job.priority, job.run_at, job.id))
-    return taken
+            heapreplace(ahead, (row[:3], number, row[3], following))
+    jobs = [job for number, share in shares.items() for job in _take(tx, heads[number], taken, share, now)]
+    jobs.sort(key=lambda job: (job.priority, job.run_at, job.id))
+    return jobs
 
 
 def _read(tx: Transaction, lane: int, lost_bound: int, step: int, now: int) -> Iterator[Any]:
-    """The jobs of a lane that may be taken, in their order: priority, run_at, id and size."""
+    """The claimable jobs of a lane in order: priority, run_at, id and size."""
     last = _LOWEST
     while True:
         rows = tx.rows(_SQL["order"], (lane, *last, now, lost_bound, step))
@@ -282,22 +280,24 @@ def _read(tx: Transaction, lane: int, lost_bound: int, step: int, now: int) -> I
         step *= 2
 
 
-def _take(tx: Transaction, head: Head, basket: Basket, limit: int, now: int, room: _Room | None = None) -> list[Leased]:
-    """The first jobs of one queue, those that there is room for."""
+def _take(
+    tx: Transaction, head: Head, taken: SqliteTaken, limit: int, now: int, room: _Room | None = None
+) -> list[Leased]:
+    """Lease the first jobs of one queue that there is room for."""
     qid, queue, _, _ = head
-    req = basket.req
-    rows = tx.rows(_SQL["take"], (qid, now, basket.lost_bound, limit))
+    req = taken.req
+    rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))
     while any(row[1] > now for row in rows):
         demote(tx, qid, now)
-        rows = tx.rows(_SQL["take"], (qid, now, basket.lost_bound, limit))
+        rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))
     if room is not None:
         rows = rows[: room.fit(row[-1] for row in rows)]
     if not rows:
         return []
-    taken = (qid, now, basket.lost_bound, *rows[-1][:3])
+    bounds = (qid, now, taken.lost_bound, *rows[-1][:3])
     alike = "_alike" if rows[0][0] == rows[-1][0] else ""
-    tx.execute(_SQL["lease" + alike], (*taken, now + req.lease_for, req.holder))
-    tx.execute(_SQL["leave" + alike], taken)
+    tx.execute(_SQL["lease" + alike], (*bounds, now + req.lease_for, req.holder))
+    tx.execute(_SQL["leave" + alike], bounds)
     tx.count(qid, AVAILABLE, -len(rows))
     tx.count(qid, RUNNING, len(rows))
     want = req.want

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from headrace.backends.sqlite.readable_text import readable
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, PAUSED, STATES
-from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Session, Stored
 from headrace.seam.records import CORRUPT, Cells, JobId, JobKey, Record, Selector
 from headrace.types import SECTIONS
@@ -80,34 +80,17 @@ class Entry(NamedTuple):
         """What an outsider may know."""
         held = self.code == COMPLETED and (self.held_until or 0) > now
         return Record(
-            id=self.id,
-            queue=self.queue,
-            task=self.task,
-            state=STATES[self.code],
-            tenant=self.tenant,
-            key=self.key,
-            priority=self.priority,
-            run_at=self.run_at,
-            enqueued_at=self.enqueued_at,
-            expires_at=self.expires_at,
-            finished_at=self.finished_at,
-            epoch=abs(self.epoch),
-            attempt=self.attempt,
-            lost=self.lost,
-            max_attempts=self.max_attempts,
-            timeout=self.timeout,
-            result_ttl=self.result_ttl,
+            id=self.id, queue=self.queue, task=self.task, state=STATES[self.code], tenant=self.tenant, key=self.key,
+            priority=self.priority, run_at=self.run_at, enqueued_at=self.enqueued_at, expires_at=self.expires_at,
+            finished_at=self.finished_at, epoch=abs(self.epoch), attempt=self.attempt, lost=self.lost,
+            max_attempts=self.max_attempts, timeout=self.timeout, result_ttl=self.result_ttl,
             headers=session.read(self.headers),
             worker=self.worker if self.worker is not None and (self.listed_until or 0) > now else "",
-            lease_until=self.lease_until,
-            cancel_requested=bool(self.cancel),
+            lease_until=self.lease_until, cancel_requested=bool(self.cancel),
             reason=CORRUPT if self.code > PAUSED and self.finished_at is None else self.reason or "",
-            cells=read_cells(session, self.cells, want),
-            error=session.read(self.error) if "error" in want else None,
-            result=session.read(self.result) if held and "result" in want else None,
-            held=held,
-            group=self.group,
-        )
+            cells=read_cells(session, self.cells, want), error=session.read(self.error) if "error" in want else None,
+            result=session.read(self.result) if held and "result" in want else None, held=held, group=self.group,
+        )  # fmt: skip
 
 
 _TEXTS = [

@@ -21,7 +21,7 @@ def make_database(path: str) -> None:
 
 
 def open_latch(database: str) -> int:
-    """The file that whoever writes has locked, with the mode of the database if it is new; -1 where there can be none.
+    """The file that a writer locks, with the mode of the database if it is new; -1 where there can be none.
     Who can open it can stop all writes."""
     path = f"{database}-latch"
     try:
@@ -39,7 +39,7 @@ def open_latch(database: str) -> int:
 
 
 def folder_mode(database: str) -> int:
-    """Of the directory beside a database: for those who may write to it."""
+    """Of the directory beside a database: for users that may write to the database."""
     return _for_writers(database, 0o700, 0o070, 0o007)
 
 
@@ -57,7 +57,7 @@ def _for_writers(database: str, owner: int, group: int, others: int) -> int:
 
 
 def refuse_planted_link(path: str) -> None:
-    """Raise if the name of the database is a link that another user has made: it leads where he likes."""
+    """Raise if the name of the database is a link that another user has made: it may lead anywhere."""
     try:
         found = os.lstat(path)
     except OSError:

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from headrace.backends.sqlite import groups, turns
-from headrace.backends.sqlite.dead import bury
+from headrace.backends.sqlite import dead_letters, groups, tenants
 from headrace.backends.sqlite.insertion import insert, key_taken
-from headrace.backends.sqlite.places import (
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.states import ASKED, CANCELLED, CODES, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, STATES
+from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction
+from headrace.backends.sqlite.transitions import (
     EndedRow,
     Waiting,
     end,
@@ -23,9 +25,6 @@ from headrace.backends.sqlite.places import (
     release,
     tell_waiters,
 )
-from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import ASKED, CANCELLED, CODES, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, STATES
-from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction
 from headrace.errors import InvalidJob
 from headrace.seam.records import JobId, Row, Settlement
 from headrace.types import SECTIONS, JobState
@@ -116,7 +115,7 @@ class _Ends:
             tx.fill(code, len(leases), sum([lease[8] for lease in leases]) + more * len(leases))
             tell_waiters(tx, seqs)
             if code == FAILED:
-                bury(tx, seqs)
+                dead_letters.add(tx, seqs)
             for qid, number in Counter([lease[4] for lease in leases]).items():
                 tx.count(qid, code, number)
         self._alike.clear()
@@ -140,7 +139,7 @@ class _Ends:
         for qid, number in Counter([lease[4] for lease in leases]).items():
             tx.count(qid, RUNNING, -number)
         if any(map(_TENANT, leases)):
-            turns.stop(tx, map(_STOPPED, [lease for lease in leases if lease[10]]), now)
+            tenants.stop(tx, map(_STOPPED, [lease for lease in leases if lease[10]]), now)
         if any(map(_GROUP, leases)):
             groups.leave(tx, [(lease[4], lease[9], lease[1]) for lease in leases if lease[9]], now)
         return seqs
@@ -197,14 +196,14 @@ def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
     leave_running(tx, seqs)
     tx.count(qid, RUNNING, -1)
     if tid:
-        turns.stop(tx, [(tid, holder)], now)
+        tenants.stop(tx, [(tid, holder)], now)
     state, reason = s.state, s.reason
     if cancel and not state.terminal:
         state, reason = JobState.CANCELLED, ASKED[cancel]
     draft, size = _rewrite(tx, s, seq, size, now, state)
     code = CODES[state]
     if draft.qid != qid and tx.rules(draft.qid).governed:
-        turns.pass_through(tx, draft.qid, draft.tenant, now)
+        tenants.pass_through(tx, draft.qid, draft.tenant, now)
     if gid and state is JobState.AVAILABLE and draft.qid == qid:
         groups.ask_again(tx, qid, gid, seq)
     elif gid:

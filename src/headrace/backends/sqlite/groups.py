@@ -1,23 +1,23 @@
-"""Groups: which of their jobs have a turn. The others lie in the group's line, where no claim looks."""
+"""Groups: which of their jobs are called. The others wait in the group's line, where no claim looks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headrace.backends.sqlite import turns
-from headrace.backends.sqlite.apart import place
+from headrace.backends.sqlite import tenants
+from headrace.backends.sqlite.delayed import position
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.seam.policy import GroupState
 from headrace.seam.records import JobId
 
 _SQL = load("group")
-_PLACE = load("place")
+_TRANSITION = load("transition")
 
 
 class _Called(NamedTuple):
-    """A job that has a turn, in the order in which turns are given."""
+    """A called job, in the order in which jobs are called."""
 
     run_at: int
     id: JobId
@@ -30,7 +30,7 @@ class _Called(NamedTuple):
 
 
 def find(tx: Transaction, qid: int, name: str) -> tuple[int, bool]:
-    """The number of a group, which is made known, and whether it is new."""
+    """The number of a group, which is added if it is unknown, and whether it is new."""
     known = tx.first(_SQL["find"], (qid, name))
     if known is not None:
         return known[0], False
@@ -39,31 +39,31 @@ def find(tx: Transaction, qid: int, name: str) -> tuple[int, bool]:
 
 
 def is_called(tx: Transaction, gid: int, seq: int) -> bool:
-    """Whether the job has a turn."""
+    """Whether the job is called."""
     return tx.first(_SQL["is_called"], (gid, seq)) is not None
 
 
 def displaces(tx: Transaction, qid: int, name: str, place: tuple[int, JobId]) -> bool:
-    """Whether a new job at this place would take the turn of another."""
+    """Whether a new job at this place would take the call of another."""
     known = tx.first(_SQL["find"], (qid, name))
     called = [] if known is None else [_Called._make(row) for row in tx.rows(_SQL["called"], known)]
-    last = _last(called, tx.rules(qid).turns)
-    return last is not None and len(called) >= tx.rules(qid).turns and place < last[:2]
+    last = _last(called, tx.rules(qid).group_running)
+    return last is not None and len(called) >= tx.rules(qid).group_running and place < last[:2]
 
 
-def give(tx: Transaction, turns_given: Iterable[tuple[int, int]]) -> None:
-    """Jobs get a turn: their group and number."""
-    tx.executemany(_SQL["call"], turns_given)
+def mark_called(tx: Transaction, jobs: Iterable[tuple[int, int]]) -> None:
+    """Jobs are called: their group and number."""
+    tx.executemany(_SQL["call"], jobs)
 
 
 def ask_again(tx: Transaction, qid: int, gid: int, seq: int) -> None:
-    """A lease of the job has ended, and it is about to be AVAILABLE again: where there is one turn, it keeps it."""
-    if tx.rules(qid).turns > 1:
+    """A lease of the job has ended, and it will be AVAILABLE again. Where only one is called, it stays called."""
+    if tx.rules(qid).group_running > 1:
         tx.execute(_SQL["leave"], (gid, seq))
 
 
 def leave(tx: Transaction, jobs: Iterable[tuple[int, int, int]], now: int) -> None:
-    """Jobs lose their turn, if they have one, and lie in no line: their queue, group and number; others are called."""
+    """Jobs leave their group, and others are called: their queue, group and number."""
     groups: dict[int, int] = {}
     for qid, gid, seq in jobs:
         tx.execute(_SQL["leave"], (gid, seq))
@@ -73,8 +73,8 @@ def leave(tx: Transaction, jobs: Iterable[tuple[int, int, int]], now: int) -> No
 
 
 def call(tx: Transaction, qid: int, gid: int, now: int) -> None:
-    """Give the turns of a group to those who come first; a group that has no jobs is forgotten."""
-    number = tx.rules(qid).turns
+    """Call the first jobs of a group; a group that has no jobs is forgotten."""
+    number = tx.rules(qid).group_running
     called = [_Called._make(row) for row in tx.rows(_SQL["called"], (gid,))]
     first = tx.first(_SQL["first"], (gid,))
     while (last := _last(called, number)) is not None:
@@ -85,9 +85,9 @@ def call(tx: Transaction, qid: int, gid: int, now: int) -> None:
         first = tx.first(_SQL["first"], (gid,))
     while first is not None and len(called) < number:
         run_at, job_id, seq, priority, tenant, task, epoch = first
-        lane, lies_at = place(turns.put_one(tx, qid, tenant, task, run_at), priority, run_at, now)
-        tx.execute(_PLACE["shift"], (-gid, 0, run_at, job_id, lane, lies_at))
-        tx.execute(_PLACE["lie"], (seq, lane))
+        lane, lies_at = position(tenants.put_one(tx, qid, tenant, task, run_at), priority, run_at, now)
+        tx.execute(_TRANSITION["shift"], (-gid, 0, run_at, job_id, lane, lies_at))
+        tx.execute(_TRANSITION["set_lane"], (seq, lane))
         tx.execute(_SQL["call"], (gid, seq))
         tx.wake_queue(qid)
         called.append(_Called(run_at, job_id, seq, lane, priority, tenant, epoch))
@@ -97,8 +97,8 @@ def call(tx: Transaction, qid: int, gid: int, now: int) -> None:
 
 
 def _last(called: Sequence[_Called], number: int) -> _Called | None:
-    """Of the called jobs that may lose their turn, the one that comes last. Where there is one turn, that is one that
-    was leased only while several have it."""
+    """The last of the called jobs that may lose their call. Where only one may be called, a job that was leased keeps
+    its call, unless several have one."""
     waiting = [one for one in called if one.epoch is not None]
     free = [one for one in waiting if number > 1 or one.epoch == 0] or (waiting if len(called) > number else [])
     return max(free, default=None)
@@ -106,20 +106,20 @@ def _last(called: Sequence[_Called], number: int) -> _Called | None:
 
 def _send_back(tx: Transaction, qid: int, gid: int, job: _Called, now: int) -> None:
     priority = 0 if job.lane < 0 else job.priority
-    tx.execute(_PLACE["shift"], (job.lane, priority, job.run_at, job.id, -gid, 0))
-    tx.execute(_PLACE["lie"], (job.seq, -gid))
+    tx.execute(_TRANSITION["shift"], (job.lane, priority, job.run_at, job.id, -gid, 0))
+    tx.execute(_TRANSITION["set_lane"], (job.seq, -gid))
     tx.execute(_SQL["leave"], (gid, job.seq))
-    turns.drop(tx, qid, job.lane, job.tenant, now)
+    tenants.drop(tx, qid, job.lane, job.tenant, now)
 
 
 def call_all(tx: Transaction, qid: int, now: int) -> None:
-    """The number of turns has changed."""
+    """The number of jobs that may be called has changed."""
     for [gid] in tx.rows(_SQL["all"], (qid,)):
         call(tx, qid, gid, now)
 
 
 def state(session: Session, qid: int, queue: str, name: str, count_cap: int) -> GroupState:
-    """Who has the turns of a group, and how many wait for one."""
+    """Which jobs of a group are called, and how many wait."""
     known = session.first(_SQL["find"], (qid, name))
     if known is None:
         return GroupState(queue, name)

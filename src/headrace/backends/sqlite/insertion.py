@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.backends.sqlite import groups, turns
-from headrace.backends.sqlite.apart import home, place
+from headrace.backends.sqlite import groups, tenants
+from headrace.backends.sqlite.delayed import lane_of, position
 from headrace.backends.sqlite.depth import Depth
 from headrace.backends.sqlite.entry import entries, seqs_of_ids
-from headrace.backends.sqlite.places import ReadyRow, release_new
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, FAILED, KEYS, LIVE, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
+from headrace.backends.sqlite.transitions import ReadyRow, release_new
 from headrace.errors import InvalidJob
 from headrace.seam.records import WATCHERS, Cells, Inserted, InsertStatus, JobId, Room, Row
 from headrace.types import SECTIONS
@@ -68,17 +68,17 @@ class _Batch:
         self._jobs: list[tuple[Any, ...]] = []
         self._ready: list[ReadyRow] = []
         self._apart: dict[int, Row] = {}
-        """By their index: new jobs that have a group, or whose queue is governed."""
+        """By index: new jobs that have a group, or whose queue is governed."""
         self._latest: dict[tuple[int, str], tuple[int, JobId]] = {}
         """Of groups in governed queues: run_at and id of the latest."""
         self._displaces = False
-        """A job that takes the turn of another is written on its own, since tenants may fall asleep over that."""
+        """Whether the job takes the call of another. It is written on its own: a tenant may fall asleep over it."""
         self._keys: dict[tuple[int, str], int] = {}
         self._waiters: list[tuple[int, str]] = []
         self._qids: dict[str, int] = {}
         self._governed: set[int] = set()
         self._special: set[int] = set()
-        """Queues that are governed, or take in only so many jobs."""
+        """Queues that are governed, or have a depth."""
 
     def add(self, row: Row) -> Inserted:
         """Decide what becomes of one row."""
@@ -109,7 +109,7 @@ class _Batch:
         else:
             size, far, stored = self._pack(row.headers, cells)
         size += _ROW_BYTES + len(queue) + len(row.task) + len(row.tenant) + len(key or "") + len(group or "")
-        lane, lies_at = place(qid, priority, run_at, now)
+        lane, lies_at = position(qid, priority, run_at, now)
         self._jobs.append((
             seq, job_id, qid, lane, priority, run_at, row.task, row.tenant, key, group, now, expires_at,
             row.max_attempts, row.timeout, row.result_ttl, far, *stored,
@@ -144,7 +144,7 @@ class _Batch:
         self._displaces = False
 
     def _admit(self, row: Row, qid: int) -> Room | None:
-        """Take in a job that is no plain one; or where there is no room for it."""
+        """Take in a job of a group or of a queue with rules; or return where there is no room for it."""
         if self._depth is not None and (room := self._depth.admit(qid, row.queue)):
             return room
         if row.group is not None and qid in self._governed:
@@ -159,8 +159,8 @@ class _Batch:
         return None
 
     def _set_apart(self) -> dict[int, int]:
-        """Find the lanes of the jobs that need one of their own: the groups that are to be called anew, and their
-        queues. Of a group that is new, the first jobs are called at once."""
+        """Find the lanes of the jobs that need one of their own: return the groups whose jobs are to be
+        called again, and their queues. Of a new group the first jobs are called at once."""
         known: dict[int, int] = {}
         gids: dict[tuple[int, str], tuple[int, bool]] = {}
         new: dict[int, list[int]] = {}
@@ -178,28 +178,28 @@ class _Batch:
             self._lie(index, -gid, gid, 0)
         for gid, members in new.items():
             members.sort(key=lambda index: self._ready[index][2:4])
-            called = members[: self._tx.rules(self._jobs[members[0]][2]).turns]
-            groups.give(self._tx, [(gid, self._ready[index][4]) for index in called])
+            called = members[: self._tx.rules(self._jobs[members[0]][2]).group_running]
+            groups.mark_called(self._tx, [(gid, self._ready[index][4]) for index in called])
             for index in called:
                 self._place(index, self._jobs[index][2], gid, self._apart[index].priority)
         self._enter_turns()
         return known
 
     def _enter_turns(self) -> None:
-        """Those jobs of governed queues that may be claimed go to the lanes of their tenants and tasks."""
+        """Claimable jobs of governed queues go to the lanes of their tenants and tasks."""
         coming: dict[int, list[int]] = {}
         for index in self._apart:
-            if home(self._ready[index][0]) in self._governed:
+            if lane_of(self._ready[index][0]) in self._governed:
                 coming.setdefault(self._jobs[index][2], []).append(index)
         for qid, indexes in coming.items():
             jobs = [(self._apart[index].tenant, self._apart[index].task, self._ready[index][2]) for index in indexes]
-            lanes = turns.put(self._tx, qid, jobs)
+            lanes = tenants.put(self._tx, qid, jobs)
             for index, (tenant, task, _) in zip(indexes, jobs, strict=True):
                 self._place(index, lanes[tenant, task], self._ready[index][10], self._apart[index].priority)
 
     def _place(self, index: int, lane: int, gid: int, priority: int) -> None:
-        """A new job may be claimed from another lane than that of its queue."""
-        lane, lies_at = place(lane, priority, self._ready[index][2], self._now)
+        """A new job is claimable from another lane than that of its queue."""
+        lane, lies_at = position(lane, priority, self._ready[index][2], self._now)
         self._lie(index, lane, gid, lies_at)
 
     def _lie(self, index: int, lane: int, gid: int, priority: int) -> None:
@@ -208,7 +208,7 @@ class _Batch:
         self._ready[index] = (lane, priority, *ready[2:10], gid)
 
     def _pack(self, headers: bytes | None, cells: Cells) -> tuple[int, int, tuple[Stored, ...]]:
-        """The size of headers and cells, whether some of them lie far, and what to write into the row."""
+        """The size of headers and cells, whether some of them lie in ``cells``, and what to write into the row."""
         if not cells.keys() <= _SECTIONS:
             raise InvalidJob(f"the sections are {SECTIONS}, but a row came with {tuple(cells)}; nothing was stored")
         size = len(headers or b"") + sum(map(len, cells.values()))
@@ -216,7 +216,7 @@ class _Batch:
         return size, int(any(isinstance(cell, int) for cell in stored)), stored
 
     def _fresh(self, seq: int) -> JobId | None:
-        """The id of a job of this very batch."""
+        """The id of a job of this batch."""
         if seq <= self._last:
             return None
         job_id: JobId = self._jobs[seq - self._last - 1][1]

@@ -1,4 +1,4 @@
-"""The turn at writing, taken by one instance at a time on the whole machine."""
+"""The right to write, held by one process at a time on the whole machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ if sys.platform != "win32":
 class Latch:
     """A lock on a file beside the database, held during each write transaction.
 
-    SQLite's own lock is not fair: whoever finds it taken sleeps and tries again, so that among eight busy processes
-    some wait for seconds while others take turn after turn. The kernel queues those who wait for this lock, and lets
-    go of it when its holder dies, however it dies. SQLite's lock is still taken beneath it and decides: where there
-    is no latch (no ``flock``, no right to the file), or where another program writes past it, nothing but the
-    fairness is lost.
+    SQLite's own lock is not fair: a process that finds it taken sleeps and tries again, so that among eight busy
+    processes some wait for seconds while others write again and again. The kernel queues the processes that wait for
+    this lock, and releases it when its holder dies. SQLite's lock is still taken beneath it and decides: where there
+    is no latch (no ``flock``, no right to the file), or where another program ignores it, only fairness is lost.
     """
 
     def __init__(self, database: str) -> None:
@@ -26,7 +25,7 @@ class Latch:
         self._held = False
 
     def acquire(self) -> None:
-        """Wait for the turn, however long it takes."""
+        """Wait for the lock, however long it takes."""
         if sys.platform != "win32" and self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             self._held = True
@@ -38,7 +37,7 @@ class Latch:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go of the file, and so of the turn unless a forked process shares this handle."""
+        """Close the file, and so release the lock, unless a forked process shares this handle."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

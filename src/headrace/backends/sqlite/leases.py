@@ -9,12 +9,12 @@ from typing import Any
 
 import apsw
 
-from headrace.backends.sqlite import groups, turns
+from headrace.backends.sqlite import groups, tenants
 from headrace.backends.sqlite.finishing import leases
-from headrace.backends.sqlite.places import Dying, Waiting, end, expire, leave_running, release
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import ASKED, AVAILABLE, CANCELLED, FAILED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
+from headrace.backends.sqlite.transitions import Dying, Waiting, end, expire, leave_running, release
 from headrace.seam.records import CENSUS, Beat, Reap, Reaped, Renewed
 
 _SQL = load("lease")
@@ -101,7 +101,7 @@ def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, *, char
     lost += charged and not cancel
     tx.count(qid, RUNNING, -1)
     if tid:
-        turns.stop(tx, [(tid, holder)], now)
+        tenants.stop(tx, [(tid, holder)], now)
     code, reason = AVAILABLE, ""
     if cancel:
         code, reason = CANCELLED, ASKED[cancel]

@@ -45,22 +45,14 @@ def note(tx: Transaction, batch: Sequence[TickNote]) -> None:
 
 def history(session: Session, uid: bytes, before: int | None, limit: int) -> list[Tick]:
     """Ticks of a schedule, latest slot first; those of slots earlier than ``before``."""
+    rows = session.rows(_SQL["history"], (uid, _NEVER if before is None else before, limit))
     return [
         Tick(
-            slot=slot,
-            run_at=run_at,
-            outcome=OUTCOMES[code],
-            planned_at=planned_at,
-            count=count,
-            job=job,
-            state=state,
-            waited=waited,
-            ran=ran,
+            slot=slot, run_at=run_at, outcome=OUTCOMES[code], planned_at=planned_at, count=count, job=job, state=state,
+            waited=waited, ran=ran,
         )
-        for slot, run_at, code, planned_at, count, job, state, waited, ran in session.rows(
-            _SQL["history"], (uid, _NEVER if before is None else before, limit)
-        )
-    ]
+        for slot, run_at, code, planned_at, count, job, state, waited, ran in rows
+    ]  # fmt: skip
 
 
 def condemn(session: Session, clause: SweepClause, now: int) -> tuple[Last | None, Swept]:

@@ -24,7 +24,7 @@ _FIRED = ledger.CODES[TickOutcome.FIRED]
 Outcomes = list[TickOutcome | None]
 
 
-class _Standing(NamedTuple):
+class _Progress(NamedTuple):
     """How far a schedule is planned."""
 
     name: str
@@ -44,31 +44,31 @@ class _Standing(NamedTuple):
 
 def nothing_fits(session: Session, batch: Sequence[Plan]) -> list[Outcomes | None] | None:
     """The answer to plans that all come too late, without a lock; None if one of them can be carried out."""
-    standings = _standings(session, batch)
-    late = [(one := standings.get(plan.name)) is None or not one.fits(plan) for plan in batch]
+    progress = _progress(session, batch)
+    late = [(one := progress.get(plan.name)) is None or not one.fits(plan) for plan in batch]
     return [None] * len(batch) if all(late) else None
 
 
 def plan(tx: Transaction, batch: Sequence[Plan], now: int) -> list[Outcomes | None]:
     """Carry out plans; answer each, in order, with what became of its ticks, or None: it came too late."""
-    planning = _Planning(tx, _standings(tx, batch), now)
+    planning = _Planning(tx, _progress(tx, batch), now)
     answers = [planning.carry_out(plan) for plan in batch]
     planning.write()
     return answers
 
 
-def _standings(session: Session, batch: Sequence[Plan]) -> dict[str, _Standing]:
+def _progress(session: Session, batch: Sequence[Plan]) -> dict[str, _Progress]:
     names = tuple({plan.name for plan in batch})
-    return {row[0]: _Standing._make(row) for row in session.rows(_SCHEDULE["standings"], (apsw.carray(names),))}
+    return {row[0]: _Progress._make(row) for row in session.rows(_SCHEDULE["standings"], (apsw.carray(names),))}
 
 
 class _Planning:
     """Plans that are carried out together. What they write is gathered, as far as nobody looks at it."""
 
-    def __init__(self, tx: Transaction, standings: dict[str, _Standing], now: int) -> None:
+    def __init__(self, tx: Transaction, progress: dict[str, _Progress], now: int) -> None:
         self._tx = tx
         self._now = now
-        self._standings = standings
+        self._progress = progress
         self._moved: set[str] = set()
         self._ticks: dict[tuple[bytes, int], ledger.TickRow] = {}
         self._replaced: list[tuple[bytes, int]] = []
@@ -76,8 +76,8 @@ class _Planning:
         self._jobs: dict[JobId, Row] = {}
 
     def carry_out(self, plan: Plan) -> Outcomes | None:
-        standing = self._standings.get(plan.name)
-        if standing is None or not standing.fits(plan):
+        progress = self._progress.get(plan.name)
+        if progress is None or not progress.fits(plan):
             return None
         outcomes: Outcomes = []
         stored = self._stored(plan)
@@ -89,21 +89,21 @@ class _Planning:
                 continue
             if before is not None and place not in self._ticks:
                 self._replaced.append(place)
-            outcome = self._outcome(tick, standing.last_job)
+            outcome = self._outcome(tick, progress.last_job)
             row = tick.row if outcome is TickOutcome.FIRED else None
             if row is not None:
                 self._jobs.setdefault(row.id, row)
-                standing = standing._replace(runs=standing.runs + 1)
+                progress = progress._replace(runs=progress.runs + 1)
                 if plan.version is not None:
-                    standing = standing._replace(last_slot=tick.slot, last_job=row.id)
+                    progress = progress._replace(last_slot=tick.slot, last_job=row.id)
             job = None if row is None else row.id
             self._ticks[place] = (
                 plan.uid, tick.slot, tick.run_at, ledger.CODES[outcome], self._now, tick.count, job,
             )  # fmt: skip
             outcomes.append(outcome)
         if plan.version is not None:
-            standing = standing._replace(slot=plan.slot, look_at=plan.look_at)
-        self._standings[plan.name] = standing._replace(version=standing.version + 1)
+            progress = progress._replace(slot=plan.slot, look_at=plan.look_at)
+        self._progress[plan.name] = progress._replace(version=progress.version + 1)
         self._moved.add(plan.name)
         return outcomes
 
@@ -114,7 +114,7 @@ class _Planning:
         ledger.add(self._tx, list(self._ticks.values()))
         moved: list[tuple[Any, ...]] = [
             (one.sid, one.version, one.slot, one.look_at, one.runs, one.last_slot, one.last_job)
-            for one in map(self._standings.__getitem__, self._moved)
+            for one in map(self._progress.__getitem__, self._moved)
         ]
         self._tx.executemany(_SCHEDULE["move"], moved)
 

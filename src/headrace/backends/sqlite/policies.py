@@ -1,10 +1,10 @@
-"""The policies of queues in a SQLite file: each operation is handed to the lane that serves it."""
+"""The policies of queues in a SQLite file: each operation is handed to the thread that serves it."""
 
 from __future__ import annotations
 
 from headrace.backends.sqlite import groups, rules
+from headrace.backends.sqlite.connection_thread import Read, Write
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.ticks import Read, Write
 from headrace.backends.sqlite.transaction import Session
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Names, Stamp
@@ -21,8 +21,7 @@ class SqlitePolicies:
         self._count_cap = count_cap
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:
-        saved: bool = await self._write(lambda tx, now: rules.save(tx, policy, now), at)
-        return saved
+        return await self._write(lambda tx, now: rules.save(tx, policy, now), at)
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         await self._write(lambda tx, now: rules.limit(tx, limit, now), at)
@@ -31,17 +30,15 @@ class SqlitePolicies:
         await self._write(lambda tx, now: rules.pause(tx, pause, now), at)
 
     async def find(self, queues: Names = None, at: Stamp = None) -> list[PolicyState]:
-        found: list[PolicyState] = await self._read(lambda session, now: rules.find(session, queues, now), at)
-        return found
+        return await self._read(lambda session, now: rules.find(session, queues, now), at)
 
     async def tenants(
         self, queue: str, names: Names = None, after: str | None = None, limit: int = 100, at: Stamp = None
     ) -> list[TenantState]:
         cap = self._count_cap
-        found: list[TenantState] = await self._read(
+        return await self._read(
             lambda session, now: rules.Tenants(session, queue, cap, now).list(names, after, limit), at
         )
-        return found
 
     async def group(self, queue: str, group: str) -> GroupState:
         def look(session: Session, _: int) -> GroupState:
@@ -50,5 +47,4 @@ class SqlitePolicies:
                 return GroupState(queue, group)
             return groups.state(session, known[0], queue, group, self._count_cap)
 
-        found: GroupState = await self._read(look, None)
-        return found
+        return await self._read(look, None)

@@ -10,23 +10,23 @@ from typing import Any
 
 import apsw
 
-from headrace.backends.sqlite import groups, turns
-from headrace.backends.sqlite.apart import home
-from headrace.backends.sqlite.places import end, leave_running
+from headrace.backends.sqlite import groups, tenants
+from headrace.backends.sqlite.delayed import lane_of
+from headrace.backends.sqlite.readable_text import readable
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, FAILED, RUNNING
-from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Damaged, Transaction
+from headrace.backends.sqlite.transitions import end, leave_running
 from headrace.errors import HeadraceError
 from headrace.seam.records import CORRUPT
 
 log = logging.getLogger("headrace")
 
 _SQL = load("quarantine")
-_PLACE = load("place")
+_TRANSITION = load("transition")
 _STEP = 2_000
 _FAR = 2**62
-"""No epoch, attempt, loss or size that was counted goes so far."""
+"""Above every epoch, attempt, loss or size that was counted."""
 _LOWEST = (-(2**63), -(2**63), -(2**63), b"")
 _CELLS = frozenset(("null", "integer", "blob"))
 
@@ -41,7 +41,7 @@ def suspects(error: BaseException) -> bool:
 
 
 def set_aside(tx: Transaction, now: int) -> int:
-    """Look through all that waits and runs, and set aside what cannot be read; how many it were."""
+    """Look through all waiting and running jobs, set aside those that cannot be read, and return how many."""
     running = [row for row in tx.rows(_SQL["running"]) if not _sound(row[2:6], row[8], row[9:14], row[14:])]
     waiting = list(_waiting(tx))
     for row in running:
@@ -57,7 +57,7 @@ def set_aside(tx: Transaction, now: int) -> int:
         _end_waiting(tx, row, now)
     found = len(running) + len(waiting)
     if found:
-        log.error("%d jobs could not be read, and lie with the dead letters now (reason: %s)", found, CORRUPT)
+        log.error("%d jobs could not be read and were moved to the dead letters (reason: %s)", found, CORRUPT)
     return found
 
 
@@ -107,7 +107,7 @@ def _end_running(tx: Transaction, row: Sequence[Any], now: int) -> None:
     leave_running(tx, array("q", [seq]))
     tx.count(qid, RUNNING, -1)
     if tid:
-        turns.stop(tx, [(tid, readable(row[9]))], now)
+        tenants.stop(tx, [(tid, readable(row[9]))], now)
     if whole:
         _end(tx, seq, qid, counts, now)
     if gid:
@@ -116,9 +116,9 @@ def _end_running(tx: Transaction, row: Sequence[Any], now: int) -> None:
 
 def _end_waiting(tx: Transaction, row: Sequence[Any], now: int) -> None:
     lane, priority, run_at, job_id, seq, *counts, gid, qid, whole, twice = row[:13]
-    tx.execute(_PLACE["from_ready"], (lane, priority, run_at, job_id))
+    tx.execute(_TRANSITION["from_ready"], (lane, priority, run_at, job_id))
     if not whole:
-        known = tx.first(_SQL["queue_of_lane"], (home(lane),))
+        known = tx.first(_SQL["queue_of_lane"], (lane_of(lane),))
         if known is None:
             return
         [qid] = known
@@ -127,7 +127,7 @@ def _end_waiting(tx: Transaction, row: Sequence[Any], now: int) -> None:
             groups.leave(tx, [(qid, gid, seq)], now)
         seq = None if tx.first(_SQL["known"], (job_id,)) else _stand_in(tx, qid, row, now)
     tx.count(qid, AVAILABLE, -1)
-    turns.drop(tx, qid, lane, readable(row[14] or b""), now)
+    tenants.drop(tx, qid, lane, readable(row[14] or b""), now)
     if seq is not None and not twice:
         _end(tx, seq, qid, counts, now)
     if whole and gid:

@@ -1,16 +1,16 @@
-"""The lane for reading: its own connection, so that reads never wait behind writes."""
+"""The thread that reads, on a connection of its own, so that reads never wait for writes."""
 
 from __future__ import annotations
 
 import apsw
 
-from headrace.backends.sqlite import guard
-from headrace.backends.sqlite.lane import Command, Lane
+from headrace.backends.sqlite import lock_guard
+from headrace.backends.sqlite.connection_thread import Command, ConnectionThread
 from headrace.backends.sqlite.schema import connect_reader
 from headrace.backends.sqlite.transaction import Session
 
 
-class Reader(Lane[Session]):
+class Reader(ConnectionThread[Session]):
     """Serves one command after the other, each on one snapshot of the store."""
 
     _connection: apsw.Connection | None = None
@@ -20,7 +20,7 @@ class Reader(Lane[Session]):
 
     def abandon(self) -> None:
         """This is a forked child: the connection is the parent's."""
-        guard.keep(self._connection)
+        lock_guard.keep(self._connection)
 
     def _open(self) -> None:
         self._connection = connect_reader(self.path)

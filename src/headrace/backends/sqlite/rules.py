@@ -9,10 +9,12 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
-from headrace.backends.sqlite import groups, turns
+from headrace.backends.sqlite import groups, tenants
 from headrace.backends.sqlite.governing import count_holders, govern
+from headrace.backends.sqlite.standing import read_tasks
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.backends.turns import Turns, opens_at
 from headrace.seam.policy import Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 
 _SQL = load("policy")
@@ -22,7 +24,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def save(tx: Transaction, policy: Policy, now: int) -> bool:
-    """Replace the policy of a queue; whether that was done."""
+    """Replace the policy of a queue; return whether that was done."""
     qid = tx.find_queue(policy.queue)
     stored = None if qid is None else tx.one(_SQL["known"], (qid,))[0]
     known = Policy(queue=policy.queue) if stored is None else _decode(stored)
@@ -31,17 +33,17 @@ def save(tx: Transaction, policy: Policy, now: int) -> bool:
     qid = tx.queue(policy.queue)
     blob = _encode(replace(policy, version=policy.version + 1))
     bounded = int(any(rule is not None for rule in (policy.running, policy.tenant_running, policy.tenant_workers)))
-    anew = int(policy.rate != known.rate)
-    tx.execute(_SQL["save"], (qid, blob, policy.group_running, policy.depth, policy.tenant_workers, bounded, anew))
-    tx.look_anew()
+    reset = int(policy.rate != known.rate)
+    tx.execute(_SQL["save"], (qid, blob, policy.group_running, policy.depth, policy.tenant_workers, bounded, reset))
+    tx.forget_rules()
     changed = [task for task, rate in known.task_rates.items() if policy.task_rates.get(task) != rate]
-    tx.executemany(_SQL["begin_anew"], [(qid, task) for task in changed])
+    tx.executemany(_SQL["reset_task_rate"], [(qid, task) for task in changed])
     new = policy.governs and govern(tx, qid, now)
     if tx.rules(qid).governed:
         if new or policy.tenant_workers != known.tenant_workers:
             count_holders(tx, qid)
-        turns.begin_anew(tx, qid, policy.tenant_rate)
-        turns.wake_all(tx, qid, now)
+        tenants.reset_rates(tx, qid, policy.tenant_rate)
+        tenants.wake_all(tx, qid, now)
     if policy.group_running != known.group_running:
         groups.call_all(tx, qid, now)
     tx.wake_queue(qid)
@@ -56,8 +58,8 @@ def limit(tx: Transaction, wanted: TenantLimit, now: int) -> None:
     tx.execute(_SQL["limit"], (qid, wanted.tenant, wanted.running, every, burst))
     tx.execute(_SQL["forget_limits"], (now,))
     [stored] = tx.one(_SQL["known"], (qid,))
-    turns.begin_anew_one(tx, qid, wanted.tenant, None if stored is None else _decode(stored).tenant_rate)
-    turns.wake_tenant(tx, qid, wanted.tenant, now)
+    tenants.reset_rate(tx, qid, wanted.tenant, None if stored is None else _decode(stored).tenant_rate)
+    tenants.wake_tenant(tx, qid, wanted.tenant, now)
 
 
 def pause(tx: Transaction, wanted: QueuePause, now: int) -> None:
@@ -67,11 +69,11 @@ def pause(tx: Transaction, wanted: QueuePause, now: int) -> None:
     if wanted.tenant is not None:
         govern(tx, qid, now)
         tx.execute(_SQL["pause_tenant"], (qid, wanted.tenant, until))
-        turns.wake_tenant(tx, qid, wanted.tenant, now)
+        tenants.wake_tenant(tx, qid, wanted.tenant, now)
     elif wanted.task is not None:
         govern(tx, qid, now)
         tx.execute(_SQL["pause_task"], (qid, wanted.task, until))
-        turns.wake_all(tx, qid, now)
+        tenants.wake_all(tx, qid, now)
     else:
         tx.execute(_QUEUE["configure"], (qid, until))
     forget_over(tx, now)
@@ -105,21 +107,9 @@ def _state(session: Session, row: Any, now: int) -> PolicyState:
     policy = Policy(queue=name) if stored is None else _decode(stored)
     if not governed:
         return PolicyState(policy)
-    tasks = session.rows(load("turn")["tasks"], (qid,))
-    gates = {"": _opens_at(policy.rate, full_at, now)} | {
-        task: _opens_at(policy.task_rates.get(task), task_full_at, now) for task, _, task_full_at in tasks
-    }
-    return PolicyState(
-        policy,
-        True,
-        {task: until for task, until, _ in tasks if until > now},
-        {name: opens_at for name, opens_at in gates.items() if opens_at is not None},
-    )
-
-
-def _opens_at(rate: Rate | None, full_at: int, now: int) -> int | None:
-    """When a rate opens, if it is shut."""
-    return None if rate is None or rate.allows(full_at, now) else rate.opens_at(full_at)
+    turns = Turns(policy, full_at=full_at)
+    read_tasks(session, qid, turns)
+    return turns.state(now)
 
 
 class Tenants:
@@ -165,6 +155,6 @@ class Tenants:
             running,
             limit,
             paused_until if paused_until > self._now else None,
-            _opens_at(counts, full_at if same else 0, self._now),
+            opens_at(counts, full_at if same else 0, self._now),
             tuple(sorted(worker for worker, _ in workers.get(tid, ()))),
         )

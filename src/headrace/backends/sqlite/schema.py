@@ -16,7 +16,7 @@ APPLICATION_ID = int.from_bytes(b"Hdrc", "big")
 BUSY_TIMEOUT = 30_000
 """Milliseconds to wait for locks that others hold past the latch."""
 CHECKPOINT_PAGES = 1_000
-"""The write-ahead log is copied into the file when it has so many pages: about 4 MB, which stay in the page cache."""
+"""The write-ahead log is copied into the file when it has this many pages: about 4 MB, which stay in the page cache."""
 _WAL_KEPT = 16 * 1024 * 1024
 _CACHE_KIB = 16 * 1024
 

@@ -16,9 +16,9 @@ _SQL = load("select")
 _QUEUE = load("queue")
 
 _FEW = 10_000
-"""Up to so many jobs are looked through place by place; more are walked in the order of their ids."""
+"""Up to this many jobs are looked through table by table; more are walked in the order of their ids."""
 _STEP = 10_000
-"""So many jobs one step of a walk looks at."""
+"""One step of a walk looks at this many jobs."""
 _CHUNK = 200
 
 FIRST = b""
@@ -32,8 +32,8 @@ Hits = list[tuple[JobId, int]]
 class Search:
     """The jobs in some states that a selector's narrowing fields let through.
 
-    Where few lie in these states, they are looked through and sorted; where many do, or nothing narrows, all ids are
-    walked in bounded steps. So a rare state is found at once in a store full of others, and a common one soon.
+    If few jobs are in these states, they are looked through and sorted. If many are, or nothing narrows the search,
+    all ids are walked in bounded steps. So a rare state is found at once in a full store, and a common one soon.
     """
 
     def __init__(self, session: Session, sel: Selector, codes: frozenset[int], now: int, *, newest: bool) -> None:

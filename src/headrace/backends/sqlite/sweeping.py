@@ -8,11 +8,11 @@ from collections import Counter
 import apsw
 
 from headrace.backends.shares import bound_of, goes_on
-from headrace.backends.sqlite import dead, ledger, rules, turns
-from headrace.backends.sqlite.places import forget, outlive
+from headrace.backends.sqlite import dead_letters, ledger, rules, tenants
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import CODES, COMPLETED, FAILED, KEYS
 from headrace.backends.sqlite.transaction import Session, Stored, Transaction
+from headrace.backends.sqlite.transitions import forget, outlive
 from headrace.seam.records import Place, SweepClause, Swept
 from headrace.types import JobState
 
@@ -30,7 +30,7 @@ def preview(session: Session, clause: SweepClause, now: int) -> Swept:
     elif clause.place is Place.KEYS:
         _, answer = _condemn_keys(session, clause, now)
     elif clause.place is Place.TENANTS:
-        _, answer = turns.condemn(session, clause.limit, now)
+        _, answer = tenants.condemn(session, clause.limit, now)
     else:
         _, answer = _condemn(session, clause, now)
     return answer
@@ -64,8 +64,8 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
         for qid, number in Counter(qid for qid, _ in keys).items():
             tx.count(qid, KEYS, -number)
     elif clause.place is Place.TENANTS:
-        tids, answer = turns.condemn(tx, clause.limit, now)
-        turns.forget(tx, tids)
+        tids, answer = tenants.condemn(tx, clause.limit, now)
+        tenants.forget(tx, tids)
     else:
         seqs, answer = _condemn(tx, clause, now)
         if seqs:
@@ -73,7 +73,7 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
             if code == COMPLETED:
                 outlive(tx, seqs, now)
             elif code == FAILED:
-                dead.dig_up(tx, seqs)
+                dead_letters.remove(tx, seqs)
             queues = Counter(qid for [qid] in tx.rows(_SQL["queues"], (apsw.carray(seqs),)))
             forget(tx, seqs)
             tx.fill(code, -answer.removed, -answer.bytes)
@@ -122,7 +122,7 @@ def _condemn_dead(
     doomed = _condemn_aged(session, clause, clause.limit + 1, now)
     if not doomed:
         bound, excess = bound_of(clause, count, size)
-        doomed = dead.condemn(session, clause, bound, excess, now) if bound else {}
+        doomed = dead_letters.condemn(session, clause, bound, excess, now) if bound else {}
     return doomed, bool(doomed) and goes_on(clause, bound, count - len(doomed), size - sum(doomed.values()))
 
 

@@ -1,44 +1,13 @@
-"""Schedules and the ledger of their ticks in a SQLite file: each operation is handed to the lane that serves it."""
+"""Schedules and the ledger of their ticks in a SQLite file: each operation is handed to the thread that serves it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 from headrace.backends.sqlite import ledger, planning, schedules
-from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.backends.sqlite.connection_thread import Read, Write
+from headrace.seam import ticks as t
 from headrace.seam.records import Stamp
-from headrace.seam.ticks import (
-    Drop,
-    Look,
-    Looked,
-    Plan,
-    Save,
-    Schedule,
-    ScheduleSelector,
-    Tick,
-    TickNote,
-    TickOutcome,
-)
-
-
-class Write(Protocol):
-    """How to have something done by the writer."""
-
-    def __call__(
-        self,
-        work: Callable[[Transaction, int], object],
-        at: Stamp,
-        *,
-        peek: Callable[[Session, int], object] | None = None,
-        weight: int = 1,
-        grows: bool = False,
-    ) -> asyncio.Future[Any]: ...
-
-
-Read = Callable[[Callable[[Session, int], object], Stamp], asyncio.Future[Any]]
-"""How to have something looked up by the reader."""
 
 
 class SqliteTicks:
@@ -48,40 +17,33 @@ class SqliteTicks:
         self._read = read
         self._write = write
 
-    async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
+    async def save(self, batch: Sequence[t.Save | t.Drop], at: Stamp = None) -> list[bool]:
         if not batch:
             return []
-        new = any(isinstance(change, Save) and change.expect == 0 for change in batch)
-        work = self._write(lambda tx, now: schedules.save(tx, batch, now), at, weight=len(batch), grows=new)
-        answers: list[bool] = await work
-        return answers
+        new = any(isinstance(change, t.Save) and change.expect == 0 for change in batch)
+        return await self._write(lambda tx, now: schedules.save(tx, batch, now), at, weight=len(batch), grows=new)
 
-    async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
-        work = self._read(lambda session, _: schedules.find(session, sel, after, limit), None)
-        found: list[Schedule] = await work
-        return found
+    async def find(self, sel: t.ScheduleSelector, after: str | None = None, limit: int = 100) -> list[t.Schedule]:
+        return await self._read(lambda session, _: schedules.find(session, sel, after, limit), None)
 
-    async def due(self, req: Look, at: Stamp = None) -> Looked:
-        looked: Looked = await self._read(lambda session, now: schedules.due(session, req, now), at)
-        return looked
+    async def due(self, req: t.Look, at: Stamp = None) -> t.Looked:
+        return await self._read(lambda session, now: schedules.due(session, req, now), at)
 
-    async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
+    async def plan(self, batch: Sequence[t.Plan], at: Stamp = None) -> list[list[t.TickOutcome | None] | None]:
         if not batch:
             return []
         ticks = sum(len(plan.ticks) for plan in batch)
-        answers: list[list[TickOutcome | None] | None] = await self._write(
+        return await self._write(
             lambda tx, now: planning.plan(tx, batch, now),
             at,
             peek=lambda session, _: planning.nothing_fits(session, batch),
             weight=len(batch) + ticks,
             grows=ticks > 0,
         )
-        return answers
 
-    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
-        ticks: list[Tick] = await self._read(lambda session, _: ledger.history(session, uid, before, limit), None)
-        return ticks
+    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[t.Tick]:
+        return await self._read(lambda session, _: ledger.history(session, uid, before, limit), None)
 
-    async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
+    async def note(self, batch: Sequence[t.TickNote], at: Stamp = None) -> None:
         if batch:
             await self._write(lambda tx, _: ledger.note(tx, batch), at, weight=len(batch))

@@ -21,17 +21,16 @@ _CELL = load("cell")
 
 
 class Rules(NamedTuple):
-    """What counts when jobs of a queue come and go."""
+    """The rules of a queue that matter when its jobs come and go."""
 
     qid: int
     name: str
     governed: int
-    turns: int
-    """Of each group."""
+    group_running: int
     depth: int | None
     holders: int | None
     bounded: int
-    """Whether the end of a job may be what others wait for."""
+    """Whether others may wait for a job to stop running."""
 
 
 class Damaged(Corrupt):
@@ -46,8 +45,8 @@ class Session:
         self.executemany = connection.executemany
 
     def read(self, cell: Stored) -> bytes | None:
-        """The bytes of a stored cell. Of one whose row is gone, which takes damage to the file, nothing is left: the
-        core refuses an empty cell, and with it that one job."""
+        """The bytes of a stored cell. If its row is gone because the file is damaged, the cell is empty: the core
+        refuses it, and with it that one job."""
         if not isinstance(cell, int):
             return cell
         row = self.first(_CELL["get"], (cell,))
@@ -89,7 +88,7 @@ class Transaction(Session):
     # -- counters
 
     def count(self, qid: int, code: int, change: int) -> None:
-        """So many jobs more, or less, of this queue are in this state; or so many of its keys outlive theirs."""
+        """Change the count of the queue's jobs in this state, or of its keys that outlive their jobs."""
         counts = self._counts.get(qid)
         if counts is None:
             counts = self._counts[qid] = [0] * 7
@@ -101,7 +100,7 @@ class Transaction(Session):
         return 0 if counts is None else counts[code]
 
     def fill(self, code: int, count: int, size: int) -> None:
-        """So many records and bytes more, or less, lie in this place of ended jobs, of keys or of ticks."""
+        """Change the count and the bytes of ended jobs in this state, of keys or of ticks."""
         place = self._places.setdefault(code, [0, 0])
         place[0] += count
         place[1] += size
@@ -130,25 +129,25 @@ class Transaction(Session):
         return rules.qid
 
     def queue(self, name: str) -> int:
-        """The number of a queue, which is made known."""
+        """The number of a queue, which is added if it is unknown."""
         qid = self.find_queue(name)
         if qid is None:
             qid = self._know(Rules._make(self.one(_QUEUE["add"], (name,))))
         return qid
 
     def forget_idle_queues(self, now: int) -> None:
-        """The names of queues that nothing refers to any more go; a number that they had may come again."""
+        """Forget queues that nothing refers to; their numbers may be used again."""
         self.flush()
         self.execute(_QUEUE["forget_idle"], (now,))
-        self.look_anew()
+        self.forget_rules()
 
-    def look_anew(self) -> None:
-        """Queues, or their rules, have changed."""
+    def forget_rules(self) -> None:
+        """Read the rules of queues again, since they have changed."""
         self._qids.clear()
         self._rules.clear()
 
     def rules(self, qid: int) -> Rules:
-        """What counts in a queue that is known."""
+        """The rules of a known queue."""
         rules = self._rules.get(qid)
         if rules is None:
             rules = Rules._make(self.one(_QUEUE["rules"], (qid,)))
@@ -158,7 +157,7 @@ class Transaction(Session):
     # -- cells
 
     def put(self, cell: bytes | None) -> Stored:
-        """Store a cell's bytes: what to write into the row."""
+        """Store a cell's bytes; return what to write into the row."""
         if cell is None or len(cell) <= INLINE:
             return cell
         if self._last_cell is None:
@@ -168,7 +167,7 @@ class Transaction(Session):
         return self._last_cell
 
     def drop(self, *cells: Stored) -> None:
-        """Let go of stored cells whose rows are about to forget them."""
+        """Drop stored cells that their rows are about to forget."""
         for cell in cells:
             if isinstance(cell, int):
                 self.execute(_CELL["drop"], (cell,))

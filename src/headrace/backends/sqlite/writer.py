@@ -1,4 +1,4 @@
-"""The lane for writing: all commands that wait share one transaction, one sync and one wake of the loop."""
+"""The thread that writes: all waiting commands share one transaction, one sync and one wake-up of the loop."""
 
 from __future__ import annotations
 
@@ -8,52 +8,54 @@ from typing import Any
 
 import apsw
 
-from headrace.backends.sqlite import guard, quarantine
-from headrace.backends.sqlite.lane import Command, Lane
+from headrace.backends.sqlite import lock_guard, quarantine
+from headrace.backends.sqlite.connection_thread import Command, ConnectionThread
+from headrace.backends.sqlite.disk_space import DiskSpace
+from headrace.backends.sqlite.hints import SqliteHints
 from headrace.backends.sqlite.latch import Latch
-from headrace.backends.sqlite.room import Room
 from headrace.backends.sqlite.schema import CHECKPOINT_PAGES, connect, prepare
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.backends.sqlite.wake import Wake
 from headrace.errors import StoreFull, Unavailable
 from headrace.seam.records import JobId
 
-_ROWS_PER_TURN = 2_000
-"""A turn carries commands until they touch so many rows: others wait for it."""
+_ROWS_AT_ONCE = 2_000
+"""A transaction carries commands until they touch this many rows, because others wait for it."""
 
 Commands = list[Command[Transaction]]
 Hints = dict[str, list[JobId]]
 
 
-class Writer(Lane[Transaction]):
+class Writer(ConnectionThread[Transaction]):
     """Group commit. A command that fails does not take its neighbours along: they are tried again, each on its own."""
 
     _connection: apsw.Connection
     _session: Session
     _latch: Latch
-    _file: guard.FileId
+    _file: lock_guard.FileId
 
-    def __init__(self, path: str, now: Callable[[], int], wake: Wake | None, *, wal: bool, durability: str) -> None:
+    def __init__(
+        self, path: str, now: Callable[[], int], hints: SqliteHints | None, *, wal: bool, durability: str
+    ) -> None:
         super().__init__(path, now)
-        self._wake = wake
+        self._hints = hints
         self._wal = wal
         self._durability = durability
-        self._room = Room(os.path.dirname(path))
+        self._disk = DiskSpace(os.path.dirname(path))
         self._log_pages = 0
         self._checkpoint_at = CHECKPOINT_PAGES
 
     def abandon(self) -> None:
-        """This is a forked child: the connection is the parent's, and so is its turn."""
-        guard.keep(self._connection)
+        """This is a forked child: the connection is the parent's, and so is the latch."""
+        lock_guard.keep(self._connection)
         self._latch.close()
 
     def _load(self) -> int:
-        return _ROWS_PER_TURN
+        return _ROWS_AT_ONCE
 
     def _open(self) -> None:
-        guard.check(self.path)
+        lock_guard.check(self.path)
         self._connection = connect(self.path)
-        self._file = guard.enter(self.path)
+        self._file = lock_guard.enter(self.path)
         self._session = Session(self._connection)
         self._latch = Latch(self.path)
         self._latch.acquire()
@@ -68,9 +70,9 @@ class Writer(Lane[Transaction]):
     def _shut(self) -> None:
         self._connection.close(True)
         self._latch.close()
-        guard.leave(self._file)
+        lock_guard.leave(self._file)
 
-    # -- one turn
+    # -- one transaction
 
     def _serve(self, commands: Commands) -> None:
         commands = self._without_room(commands)
@@ -84,8 +86,8 @@ class Writer(Lane[Transaction]):
             checkpoint = self._log_pages >= self._checkpoint_at
             if not checkpoint:
                 self._latch.release()
-            if self._wake is not None:  # before the answer: who has been answered may listen, and has heard of it
-                self._wake.send(hints)
+            if self._hints is not None:  # before the answer: a caller that listens has the hint when it gets the answer
+                self._hints.send(hints)
             self._answer(commands)
             if checkpoint:
                 self._checkpoint()
@@ -96,7 +98,7 @@ class Writer(Lane[Transaction]):
         """The commands without those that nobody waits for and, on a full disk, those that bring in new jobs."""
         wanted = [command for command in commands if not command.abandoned]
         growing = [command for command in wanted if command.grows]
-        refusal = self._room.refusal(self._spare) if growing else None
+        refusal = self._disk.refusal(self._spare) if growing else None
         if refusal is None:
             return wanted
         for command in growing:
@@ -153,7 +155,7 @@ class Writer(Lane[Transaction]):
     def _transact(self, commands: Commands) -> Hints:
         connection = self._connection
         try:
-            guard.check_in_place(self.path, self._file)
+            lock_guard.check_in_place(self.path, self._file)
             connection.execute("BEGIN IMMEDIATE")
             tx = Transaction(connection)
             for command in commands:
@@ -170,15 +172,15 @@ class Writer(Lane[Transaction]):
     # -- the write-ahead log
 
     def _logged(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        if pages < self._log_pages:  # it began anew
+        if pages < self._log_pages:  # it has started over
             self._checkpoint_at = CHECKPOINT_PAGES
         self._log_pages = pages
         return apsw.SQLITE_OK
 
     def _checkpoint(self) -> None:
-        """Copy the log into the file while nobody writes, so that the next transaction can begin the log anew.
+        """Copy the log into the file while nobody writes, so that the next transaction can start the log over.
 
-        A reader that still needs the log, or a full disk, keeps it from that: then it is tried again further on.
+        A reader that still needs the log, or a full disk, prevents that; then it is tried again later.
         """
         self._checkpoint_at = self._log_pages + CHECKPOINT_PAGES // 4
         try:

@@ -114,7 +114,7 @@ WHERE (r.priority, r.run_at, r.id) <= (?3, ?4, ?5) AND r.dies_at <= ?2
 LIMIT ?6
 
 -- name: choose
--- INTEGER PRIMARY KEY of queues. Somebody else is chosen no more, or this one was, long ago.
+-- INTEGER PRIMARY KEY of queues. The other's time is over, or this one was chosen long ago.
 UPDATE queues SET chosen = ?2, chosen_until = ?3 + ?4
 WHERE qid = ?1 AND chosen_until <= ?3 AND (chosen IS NOT ?2 OR chosen_until + ?4 <= ?3)
 

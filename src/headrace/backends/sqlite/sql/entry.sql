@@ -1,4 +1,4 @@
--- Jobs by their names, with the place that they lie in.
+-- Jobs by their names, with the table that they are in.
 
 -- name: by_id
 -- UNIQUE jobs_id, one probe per id.
@@ -10,7 +10,7 @@ SELECT k.seq FROM queues AS q CROSS JOIN keys AS k ON k.qid = q.qid WHERE q.name
 
 -- name: entries
 -- INTEGER PRIMARY KEY of jobs, queues, running, paused and ended, PRIMARY KEY of ready and workers; one probe each. Text
--- comes as bytes: it need not be text. What lies nowhere, or in a state that there is not, is told as FAILED.
+-- comes as bytes: it need not be text. What is in no table, or in an unknown state, is shown as FAILED.
 SELECT
     j.seq, j.id, j.qid, CAST(coalesce(q.name, '') AS BLOB), j.priority, j.run_at, CAST(j.task AS BLOB),
     CAST(j.tenant AS BLOB), CAST(j.key AS BLOB), j.enqueued_at, j.expires_at, j.max_attempts, j.timeout, j.result_ttl,

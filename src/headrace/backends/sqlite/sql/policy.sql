@@ -8,7 +8,7 @@ SELECT policy FROM queues WHERE qid = ?1
 -- INTEGER PRIMARY KEY; queues_ruled, queues_idle.
 UPDATE queues SET policy = ?2, turns = ?3, depth = ?4, holders = ?5, bounded = ?6, full_at = iif(?7, 0, full_at) WHERE qid = ?1
 
--- name: begin_anew
+-- name: reset_task_rate
 -- PRIMARY KEY (qid, task).
 UPDATE tasks SET full_at = 0 WHERE qid = ?1 AND task = ?2
 

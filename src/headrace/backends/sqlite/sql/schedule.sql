@@ -1,4 +1,4 @@
--- Schedules: by name, by whom they are for, and by when somebody must look at them.
+-- Schedules: by name, by tenant and queue, and by when somebody must look at them.
 
 -- name: rows
 -- INTEGER PRIMARY KEY, one probe per sid.

@@ -1,4 +1,4 @@
--- Which jobs a selector means: by walking all ids, or by looking through the places where few enough lie.
+-- Which jobs a selector means: by walking all ids, or by looking through tables that have few enough.
 -- In the latter ?1 is the qid, ?2 the tenant, ?3 the task, ?4 the latest enqueued_at; NULL narrows nothing.
 
 -- name: population
@@ -56,7 +56,7 @@ WHERE e.state = ?5 AND (?1 IS NULL OR j.qid = ?1) AND (?2 IS NULL OR j.tenant = 
 
 -- name: newer
 -- UNIQUE jobs_id from ?5 upwards, a bounded number of jobs; ?7 is the sum of 1 << code of the states that are wanted.
--- INTEGER PRIMARY KEY of running, paused and ended: what lies in none of them is AVAILABLE.
+-- INTEGER PRIMARY KEY of running, paused and ended: what is in none of them is AVAILABLE.
 SELECT
     j.id, j.seq,
     (?1 IS NULL OR j.qid = ?1) AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?3)

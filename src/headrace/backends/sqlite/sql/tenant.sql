@@ -68,7 +68,7 @@ UPDATE tenants SET full = 0, wake_at = ?3 WHERE qid = ?1 AND name = ?2 AND full
 SELECT tid FROM tenants WHERE qid = ?1 AND name = ?2 AND running = 0 AND lanes = 0 AND since IS NULL
 
 -- name: forget
--- INTEGER PRIMARY KEY of tenants and of queues: who would come back as he would come anew.
+-- INTEGER PRIMARY KEY of tenants and of queues: one that would come back just the same.
 DELETE FROM tenants
 WHERE tid = ?1 AND running = 0 AND lanes = 0 AND since IS NULL AND full_at <= ?2
     AND count <= (SELECT q.round FROM queues AS q WHERE q.qid = tenants.qid)
@@ -84,7 +84,7 @@ LIMIT ?2
 -- INTEGER PRIMARY KEY.
 DELETE FROM tenants WHERE tid IN (SELECT value FROM carray(?1))
 
--- name: begin_anew
+-- name: reset_rates
 -- UNIQUE (qid, name): all tenants of the queue; PRIMARY KEY (qid, tenant) of limits.
 UPDATE tenants AS t SET full_at = 0
 WHERE t.qid = ?1 AND t.full_at > 0 AND (t.every, t.burst) IS NOT (
@@ -96,7 +96,7 @@ WHERE t.qid = ?1 AND t.full_at > 0 AND (t.every, t.burst) IS NOT (
 -- UNIQUE (qid, name): all tenants of the queue.
 UPDATE tenants SET full = 0, wake_at = CASE WHEN since IS NULL THEN min(coalesce(wake_at, ?2), ?2) END WHERE qid = ?1
 
--- name: begin_anew_one
+-- name: reset_rate
 -- UNIQUE (qid, name); PRIMARY KEY (qid, tenant) of limits.
 UPDATE tenants AS t SET full_at = 0
 WHERE t.qid = ?1 AND t.name = ?4 AND t.full_at > 0 AND (t.every, t.burst) IS NOT (

@@ -1,4 +1,4 @@
--- Claims from a governed queue: whose turn it is, and what he may have.
+-- Claims from a governed queue: whose turn it is, and what that tenant may have.
 
 -- name: state
 -- INTEGER PRIMARY KEY of queues; the heads of the partial indexes tenants_awake and tenants_asleep.
@@ -61,7 +61,7 @@ WHERE h.holder = ?2 AND t.qid = ?1 AND t.taken AND t.since IS NOT NULL
 LIMIT 1
 
 -- name: levels
--- PRIMARY KEY of ready, skipping from priority to priority.
+-- PRIMARY KEY of ready, skipping from priority to priority: the first ones, and since when something of each is due.
 WITH RECURSIVE level (priority) AS (
     SELECT min(r.priority) FROM ready AS r WHERE r.lane = ?1
     UNION ALL
@@ -69,7 +69,9 @@ WITH RECURSIVE level (priority) AS (
     FROM level AS l
     WHERE l.priority IS NOT NULL
 )
-SELECT l.priority FROM level AS l WHERE l.priority IS NOT NULL
+SELECT l.priority, (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = ?1 AND r.priority = l.priority)
+FROM level AS l WHERE l.priority IS NOT NULL
+LIMIT ?2
 
 -- name: line_head
 -- PRIMARY KEY of ready: a lane from its head on, already in its order; INTEGER PRIMARY KEY of jobs.

@@ -1,7 +1,7 @@
 -- What is not due: ?1 is the lane for later, of which every priority is 0.
 
 -- name: last
--- PRIMARY KEY of ready: the last of a bounded number that are due, if there are so many.
+-- PRIMARY KEY of ready: the last of a bounded number that are due, if there are that many.
 SELECT run_at, id FROM ready WHERE lane = ?1 AND priority = 0 AND run_at <= ?2
 ORDER BY run_at, id
 LIMIT 1 OFFSET ?3
@@ -10,7 +10,7 @@ LIMIT 1 OFFSET ?3
 -- PRIMARY KEY of ready, at the head of the lane.
 SELECT run_at FROM ready WHERE lane = ?1 AND priority = 0 ORDER BY run_at LIMIT 1
 
--- name: lie
+-- name: set_lanes
 -- PRIMARY KEY of ready: (lane, priority, (run_at, id) <= last); INTEGER PRIMARY KEY of jobs.
 UPDATE jobs SET lane = ?4
 WHERE seq IN (SELECT r.seq FROM ready AS r WHERE r.lane = ?1 AND r.priority = 0 AND (r.run_at, r.id) <= (?2, ?3))

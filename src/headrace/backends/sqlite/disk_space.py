@@ -1,4 +1,4 @@
-"""Room on the disk: the last of it is kept for work that is under way."""
+"""Space on the disk: the last of it is kept for jobs that are under way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GOOD_FOR = 0.1
 """Seconds within which even a fast disk does not fill up from plenty of room."""
 
 
-class Room:
+class DiskSpace:
     """Tells when the volume is so full that new jobs are to be refused.
 
     The last 15 % of the volume, 128 MiB at most, are kept for finishing, renewing, reaping and sweeping: these need
@@ -30,14 +30,14 @@ class Room:
         self._good_until = 0.0
 
     def refusal(self, spare: Callable[[], int]) -> StoreFull | None:
-        """Why new jobs are refused now, or None; ``spare`` tells the bytes of the file that are free for use."""
+        """Why new jobs are refused now, or None; ``spare`` returns the unused bytes of the file."""
         now = time.monotonic()
         if now < self._good_until:
             return None
         try:
             volume = os.statvfs(self._directory)
         except OSError:
-            return None  # the write itself tells better what is wrong
+            return None  # the write itself says better what is wrong
         free = volume.f_bavail * volume.f_frsize
         reserve = min(int(volume.f_blocks * volume.f_frsize * _SHARE), _MOST)
         if free >= reserve or (free >= reserve // 4 and spare() >= reserve):

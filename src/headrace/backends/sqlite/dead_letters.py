@@ -1,4 +1,4 @@
-"""Dead letters of each tenant: who holds how many, and which are the oldest."""
+"""Dead letters by tenant: how many each holds, and which are the oldest."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.seam.records import SweepClause
 
-_SQL = load("dead")
+_SQL = load("dead_letter")
 _PAGE = 20
 
 
-def bury(tx: Transaction, seqs: array[int]) -> None:
+def add(tx: Transaction, seqs: array[int]) -> None:
     """These jobs have FAILED."""
-    tx.execute(_SQL["bury"], (apsw.carray(seqs),))
+    tx.execute(_SQL["add"], (apsw.carray(seqs),))
     tx.execute(_SQL["share"], (apsw.carray(seqs), 1))
 
 
-def dig_up(tx: Transaction, seqs: array[int]) -> None:
+def remove(tx: Transaction, seqs: array[int]) -> None:
     """Those of these jobs that are FAILED are about to leave that place."""
     tx.execute(_SQL["share"], (apsw.carray(seqs), -1))
     tx.execute(_SQL["no_share"])
-    tx.execute(_SQL["dig_up"], (apsw.carray(seqs),))
+    tx.execute(_SQL["remove"], (apsw.carray(seqs),))
 
 
 def condemn(session: Session, clause: SweepClause, bound: str, excess: int, now: int) -> dict[int, int]:

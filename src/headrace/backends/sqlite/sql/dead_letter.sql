@@ -1,12 +1,12 @@
 -- Dead letters of each tenant.
 
--- name: bury
+-- name: add
 -- INTEGER PRIMARY KEY of ended and jobs, PRIMARY KEY (tenant, finished_at, seq) of dead, one probe each per seq.
 INSERT INTO dead (tenant, finished_at, seq, size)
 SELECT j.tenant, e.finished_at, e.seq, e.size
 FROM carray(?1) AS wanted CROSS JOIN ended AS e ON e.seq = wanted.value CROSS JOIN jobs AS j ON j.seq = e.seq
 
--- name: dig_up
+-- name: remove
 -- INTEGER PRIMARY KEY of ended and jobs, PRIMARY KEY (tenant, finished_at, seq) of dead, one probe each per seq.
 DELETE FROM dead WHERE (tenant, finished_at, seq) IN (
     SELECT j.tenant, e.finished_at, e.seq

@@ -11,7 +11,7 @@ from headrace.seam.records import JobId
 _FEW = 1_000
 
 
-class Dead:
+class DeadLetters:
     """FAILED jobs by tenant, each tenant's in the order of their ends."""
 
     def __init__(self) -> None:
@@ -20,13 +20,13 @@ class Dead:
         self._heaps: dict[str, list[tuple[int, str]]] = {"jobs": [], "bytes": []}
         """What each tenant holds, as a negative number with its name; some entries are stale."""
 
-    def bury(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         """It has FAILED."""
         self.of.setdefault(entry.tenant, {})[entry.id] = entry
         self._bytes[entry.tenant] += entry.size
         self._note(entry.tenant)
 
-    def dig_up(self, entry: Entry) -> None:
+    def remove(self, entry: Entry) -> None:
         """It is FAILED no longer."""
         theirs = self.of[entry.tenant]
         del theirs[entry.id]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple
 
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Transaction
-from headrace.seam.policy import FOREVER, Policy
+from headrace.backends.turns import Turns
+from headrace.seam.policy import FOREVER
 
 _SQL = load("turn")
 
@@ -15,6 +17,8 @@ _LONG_AGO = -(2**62)
 _BEYOND = b"\xff" * 17
 """Sorts after every id."""
 _AT_ONCE = 100
+_LEVELS = 1_000
+"""With ageing, a claim looks at most at this many priorities of a lane; more are left to later claims."""
 
 
 class Lane(NamedTuple):
@@ -23,7 +27,7 @@ class Lane(NamedTuple):
     number: int
     task: str
     later: int | None
-    """When the first of those that are not due is due."""
+    """When the first delayed job is due."""
 
 
 First = tuple[list[Any], int]
@@ -31,7 +35,7 @@ First = tuple[list[Any], int]
 
 
 class Run:
-    """Due jobs that follow each other in one priority of a lane. Whoever looks at them says how many he has drawn."""
+    """Due jobs that follow each other in one priority of a lane. The caller says how many it has drawn."""
 
     __slots__ = ("_stream", "lane", "leads", "rows")
 
@@ -43,73 +47,94 @@ class Run:
         self.rows = rows
 
     def close(self, drawn: int) -> None:
-        """So many of them are out of the line."""
+        """That many of them were drawn."""
         self._stream.skip(drawn)
 
 
-class Line:
+class TenantJobs:
     """The due jobs of all lanes of a tenant, merged. With ageing, each priority of a lane is a stream of its own.
 
-    Where there is but one lane, its first jobs may have been read before.
+    Where there is only one lane, its first jobs may have been read before.
     """
 
+    _cut: tuple[int, ...] = ()
+    """Lanes with more priorities than are looked at."""
+
     def __init__(
-        self, tx: Transaction, lanes: Sequence[Lane], policy: Policy, now: int, first: First | None = None
+        self, tx: Transaction, lanes: Sequence[Lane], ageing: int | None, now: int, first: First | None = None
     ) -> None:
-        self._step = policy.ageing
+        self._ageing = ageing
         self._lanes = lanes
-        if self._step is None:
+        self._now = now
+        self._heap: list[tuple[tuple[Any, ...], int]] = []
+        """Of several streams, the order of the next job of each, or what comes before it."""
+        if ageing is None:
             self._streams = [_Stream(tx, lane, now) for lane in lanes]
             if first is not None:
                 self._streams[0].take_in(*first)
+            elif len(lanes) > 1:
+                self._heap = [((), number) for number in range(len(lanes))]
         else:
-            self._streams = [_Stream(tx, lane, now, level) for lane in lanes for level in _levels(tx, lane.number)]
+            self._streams = []
+            for lane in lanes:
+                self._add_levels(tx, lane, ageing)
+            heapify(self._heap)
 
-    def draw(self, closed: Mapping[str, int], room: Callable[[str, int], int], wanted: int) -> Run | None:
-        """The first due jobs, but for tasks that are closed; at most so many, and what there is room for of a task."""
+    def _add_levels(self, tx: Transaction, lane: Lane, ageing: int) -> None:
+        levels = tx.rows(_SQL["levels"], (lane.number, _LEVELS))
+        if len(levels) == _LEVELS:
+            self._cut = (*self._cut, lane.number)
+        for priority, run_at in levels:
+            self._heap.append(((run_at + priority * ageing,), len(self._streams)))
+            self._streams.append(_Stream(tx, lane, self._now, priority))
+
+    def draw(self, turns: Turns, wanted: int) -> Run | None:
+        """The first due jobs of tasks that may run: at most as many as are wanted, and as the rate of the task
+        allows."""
         if len(self._streams) == 1:
             [only] = self._streams
-            if only.lane.task in closed or only.head(wanted) is None:
+            if only.lane.task in turns.closed or only.head(wanted) is None:
                 return None
-            return Run(only, only.run(room(only.lane.task, wanted)))
-        first = min(self._open(closed, wanted), default=None)
-        return None if first is None else Run(first[1], first[1].run(1))
-
-    def _open(self, closed: Mapping[str, int], wanted: int) -> Iterator[tuple[tuple[Any, ...], _Stream]]:
-        for stream in self._streams:
-            if stream.lane.task not in closed and (row := stream.head(wanted)) is not None:
-                yield self._order(row), stream
+            return Run(only, only.run(turns.task_room(only.lane.task, wanted, self._now)))
+        while self._heap:
+            expected, number = self._heap[0]
+            stream = self._streams[number]
+            if stream.lane.task in turns.closed or (row := stream.head(wanted)) is None:
+                heappop(self._heap)
+            elif (order := self._order(row)) == expected:
+                return Run(stream, stream.run(1))
+            else:
+                heapreplace(self._heap, (order, number))
+        return None
 
     def _order(self, row: Any) -> tuple[Any, ...]:
-        if self._step is None:
+        if self._ageing is None:
             return row[0], row[1], row[2]
-        return row[1] + row[0] * self._step, row[2]
+        return row[1] + row[0] * self._ageing, row[2]
 
     def wakes_at(self, closed: Mapping[str, int]) -> int:
-        """When the first job that is left may be started, when all that may be now have been drawn."""
+        """When the first job that is left may start, once all that may start now have been drawn."""
         instants = [stream.wakes_at(closed) for stream in self._streams]
         instants += [max(lane.later, closed.get(lane.task, 0)) for lane in self._lanes if lane.later is not None]
+        if self._cut:
+            instants += [max(self._now, closed.get(lane.task, 0)) for lane in self._lanes if lane.number in self._cut]
         return min(instants, default=FOREVER)
 
     def emptied(self) -> set[int]:
-        """The lanes of which nothing is left, but for jobs that were passed over."""
+        """The lanes of which nothing is left, except jobs that were passed over."""
         empty = {stream.lane.number for stream in self._streams if stream.empty}
         if empty and len(self._streams) > 1:
-            empty.difference_update([stream.lane.number for stream in self._streams if not stream.empty])
+            empty.difference_update([stream.lane.number for stream in self._streams if not stream.empty], self._cut)
         return empty
 
 
 def first_of(tx: Transaction, lanes: Iterable[int], number: int) -> dict[int, list[Any]]:
-    """The first jobs of lanes, so many of each."""
+    """The first jobs of lanes, this many of each."""
     found: dict[int, list[Any]] = {lane: [] for lane in lanes}
     rows: list[Any] = tx.executemany(_SQL["line_head"], [(lane, number) for lane in found]).fetchall()
     for row in rows:
         found[row[-1]].append(row)
     return found
-
-
-def _levels(tx: Transaction, lane: int) -> list[int]:
-    return [priority for [priority] in tx.rows(_SQL["levels"], (lane,))]
 
 
 class _Stream:
@@ -131,6 +156,11 @@ class _Stream:
         self.untouched = True
         """Whether nothing has been drawn or passed by."""
 
+    @property
+    def unread(self) -> bool:
+        """Whether it is a priority, which has jobs, of which none was read."""
+        return self._level is not None and self.untouched and not self._rows
+
     def head(self, wanted: int) -> Any:
         """The first due job that has not been drawn, or None."""
         while True:
@@ -141,7 +171,7 @@ class _Stream:
                 self._pass_by(row[0], row[1])
             if self._done:
                 return None
-            self._read(min(wanted, _AT_ONCE) + 1)  # one more tells whether the lane is empty then
+            self._read(min(wanted, _AT_ONCE) + 1)  # one more shows whether the lane is empty then
 
     def _read(self, number: int) -> None:
         if self._after is None:
@@ -152,7 +182,7 @@ class _Stream:
         self.take_in(rows, number)
 
     def take_in(self, rows: list[Any], number: int) -> None:
-        """These come next, when so many were asked for."""
+        """These come next, when this many were asked for."""
         self._rows = rows
         self._next = 0
         self._done = len(rows) < number
@@ -177,13 +207,13 @@ class _Stream:
         return [row for row in rows if row[0] == rows[0][0] and row[1] <= self._now]
 
     def skip(self, number: int) -> None:
-        """So many of them have been drawn."""
+        """That many of them were drawn."""
         self._next += number
         self.untouched = False
 
     def wakes_at(self, closed: Mapping[str, int]) -> int:
         until = closed.get(self.lane.task, 0)
-        first = self._later if not until or self.head(1) is None else self._now
+        first = self._later if not until or not (self.unread or self.head(1)) else self._now
         return FOREVER if first == FOREVER else max(first, until)
 
     @property

@@ -6,17 +6,34 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import apsw
 
+from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.backends.sqlite.translate import translate
 from headrace.errors import Unavailable
 
 S = TypeVar("S")
+T = TypeVar("T")
 
 PATIENCE = 30.0
-"""Seconds after which a caller is told that the store is not available. What he asked for may still happen."""
+"""Seconds after which a caller is told that the store is not available. Its command may still be carried out."""
+
+
+class Read(Protocol):
+    """How to have something looked up by the reader."""
+
+    def __call__(self, work: Callable[[Session, int], T], at: int | None) -> asyncio.Future[T]: ...
+
+
+class Write(Protocol):
+    """How to have something done by the writer; the options are those of a :class:`Command`."""
+
+    def __call__(
+        self, work: Callable[[Transaction, int], T], at: int | None, *,
+        peek: Callable[[Session, int], T | None] | None = None, weight: int = 1, grows: bool = False,
+    ) -> asyncio.Future[T]: ...  # fmt: skip
 
 
 class Command(Generic[S]):
@@ -36,7 +53,7 @@ class Command(Generic[S]):
         self.work = work
         self.at = at
         self.peek = peek
-        """A look that needs no lock: the answer if there is nothing to write, else None."""
+        """Looks without a lock: the answer if there is nothing to write, else None."""
         self.weight = weight
         """About how many rows it touches."""
         self.grows = grows
@@ -53,8 +70,8 @@ class Command(Generic[S]):
         return self.future.done()
 
 
-class Lane(Generic[S]):
-    """The thread and both ways between it and the loop.
+class ConnectionThread(Generic[S]):
+    """The thread, and how commands and answers pass between it and the loop.
 
     Subclasses say how to open, how to serve a batch of commands, and how to shut, all on the thread.
     """
@@ -101,20 +118,20 @@ class Lane(Generic[S]):
         """Serve what is queued, then shut."""
         self._queue.put(None)
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # its own loop is gone, and with it everybody who waited
+        if loop is not self._loop:  # its own loop is gone, and nobody waits
             await loop.run_in_executor(None, self._thread.join, PATIENCE)
             return
         try:
             async with asyncio.timeout(PATIENCE):
                 await asyncio.shield(self._closed)
             self._thread.join()
-        except TimeoutError:  # stuck behind somebody else's lock; the thread ends when it gets its turn
+        except TimeoutError:  # another process holds the lock; the thread ends when it gets it
             self._look()
         if self._watchdog is not None:
             self._watchdog.cancel()
 
     def _look(self) -> None:
-        """Once in a while: does somebody wait for too long?"""
+        """Fail the commands that have waited for too long."""
         self._watchdog = None
         now = self._loop.time()
         for command in list(self._waiting):
@@ -165,7 +182,7 @@ class Lane(Generic[S]):
             self._call(_done, self._closed)
 
     def _take(self) -> list[Command[S]]:
-        """Everything that waits, as far as one turn may carry; nothing when it is time to stop."""
+        """The commands that wait, as many as may be served together; none when it is time to stop."""
         commands: list[Command[S]] = []
         weight = 0
         while weight < self._load() and (not commands or self._queue.qsize()):
@@ -179,7 +196,7 @@ class Lane(Generic[S]):
         return commands
 
     def _answer(self, commands: Sequence[Command[S]]) -> None:
-        """One wake of the loop for all of them."""
+        """Wake the loop once for all of them."""
         for command in commands:
             command.answered = True
         if commands:
@@ -202,7 +219,7 @@ class Lane(Generic[S]):
         return raised
 
     def _load(self) -> int:
-        """About how many rows one turn may touch."""
+        """About how many rows commands that are served together may touch."""
         return 1
 
     def _open(self) -> None:

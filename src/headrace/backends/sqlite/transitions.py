@@ -1,4 +1,4 @@
-"""Ways into and out of the four places that a job can lie in."""
+"""Jobs change their state: into and out of ``ready``, ``running``, ``paused`` and ``ended``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import NamedTuple
 
 import apsw
 
-from headrace.backends.sqlite import groups, turns
-from headrace.backends.sqlite.apart import home, place
-from headrace.backends.sqlite.dead import bury, dig_up
+from headrace.backends.sqlite import dead_letters, groups, tenants
+from headrace.backends.sqlite.delayed import lane_of, position
 from headrace.backends.sqlite.entry import Entry
+from headrace.backends.sqlite.readable_text import readable
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, FAILED, KEYS, PAUSED
-from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Stored, Transaction, dies_at
 from headrace.seam.records import JobId, Reaped
 from headrace.types import JobState
 
-_SQL = load("place")
+_SQL = load("transition")
 _INSERT = load("insert")
 
 _NOWHERE = 0
@@ -34,7 +33,7 @@ ReadyRow = tuple[int, int, int, JobId, int, int, int, int, int, int | None, int]
 
 
 def next_epoch(epoch: int, now: int) -> int:
-    """That of the next lease, as ``lease`` writes it. One below 0 is that of a lease which did not begin the job."""
+    """The epoch of the next lease, as ``lease`` writes it. Below 0: no lease ever began the job."""
     return max(abs(epoch) + 1, now)
 
 
@@ -43,7 +42,7 @@ class Waiting(NamedTuple):
 
     qid: int
     lane: int
-    """Where it lay last."""
+    """The one that it was in last."""
     priority: int
     run_at: int
     id: JobId
@@ -59,17 +58,17 @@ class Waiting(NamedTuple):
 
 
 def release(tx: Transaction, job: Waiting, now: int) -> None:
-    """A job that lies nowhere becomes AVAILABLE; if it has a group and no turn there, it stands in line for one."""
+    """A job that is in no table becomes AVAILABLE. If it has a group and is not called, it waits in line."""
     lane, priority, gid = job.qid, job.priority, 0
     if job.group is not None:
         gid, new = groups.find(tx, job.qid, job.group)
         if new or not groups.is_called(tx, gid, job.seq):
             lane, priority = -gid, 0
     if lane > 0:
-        lane = turns.put_one(tx, job.qid, job.tenant, job.task, job.run_at)
-        lane, priority = place(lane, priority, job.run_at, now)
+        lane = tenants.put_one(tx, job.qid, job.tenant, job.task, job.run_at)
+        lane, priority = position(lane, priority, job.run_at, now)
     if lane != job.lane:
-        tx.execute(_SQL["lie"], (job.seq, lane))
+        tx.execute(_SQL["set_lane"], (job.seq, lane))
     dies = dies_at(job.expires_at, job.run_at)
     tx.execute(
         _SQL["to_ready"],
@@ -90,17 +89,17 @@ def release_new(tx: Transaction, rows: Sequence[ReadyRow], qids: Sequence[int]) 
 
 
 def park(tx: Transaction, seq: int, qid: int, epoch: int, attempt: int, lost: int, size: int) -> None:
-    """A job that lies nowhere becomes PAUSED."""
+    """A job that is in no table becomes PAUSED."""
     tx.execute(_SQL["to_paused"], (seq, qid, epoch, attempt, lost, size))
     tx.count(qid, PAUSED, 1)
 
 
 def end(tx: Transaction, code: int, rows: Sequence[EndedRow], seqs: array[int]) -> None:
-    """Jobs that lie nowhere end in one state, and those who wait for them are told; the caller counts them."""
+    """Jobs that are in no table end in one state, and their waiters get a hint; the caller counts them."""
     tx.executemany(_SQL["to_ended"], rows)
     tx.fill(code, len(rows), sum([row[7] for row in rows]))
     if code == FAILED:
-        bury(tx, seqs)
+        dead_letters.add(tx, seqs)
     tell_waiters(tx, seqs)
 
 
@@ -137,7 +136,7 @@ def expire(tx: Transaction, rows: Sequence[Dying], now: int) -> list[Reaped]:
         tx.count(row.qid, AVAILABLE, -1)
         tx.count(row.qid, CANCELLED, 1)
     for row in rows:
-        turns.drop(tx, row.qid, row.lane, row.tenant, now)
+        tenants.drop(tx, row.qid, row.lane, row.tenant, now)
     groups.leave(tx, [(row.qid, row.gid, row.seq) for row in rows if row.gid], now)
     return [Reaped(row.id, row.queue, row.task, JobState.CANCELLED, row.lost, "expired", row.key) for row in rows]
 
@@ -149,11 +148,11 @@ def leave_running(tx: Transaction, seqs: array[int]) -> None:
 
 
 def leave(tx: Transaction, entry: Entry, now: int) -> None:
-    """A job that does not run lies nowhere now; its turn in its group and its result, if it had them, go."""
+    """A job that does not run leaves its table, and its group; its result is dropped."""
     if entry.code == AVAILABLE:
         priority = 0 if entry.lane < 0 else entry.priority
         tx.execute(_SQL["from_ready"], (entry.lane, priority, entry.run_at, entry.id))
-        turns.drop(tx, entry.qid, entry.lane, entry.tenant, now)
+        tenants.drop(tx, entry.qid, entry.lane, entry.tenant, now)
         if entry.gid:
             groups.leave(tx, [(entry.qid, entry.gid, entry.seq)], now)
     elif entry.code == PAUSED:
@@ -161,49 +160,49 @@ def leave(tx: Transaction, entry: Entry, now: int) -> None:
     elif entry.finished_at is not None:
         tx.drop(entry.result)
         if entry.code == FAILED:
-            dig_up(tx, array("q", [entry.seq]))
+            dead_letters.remove(tx, array("q", [entry.seq]))
         tx.execute(_SQL["from_ended"], (apsw.carray(array("q", [entry.seq])),))
         tx.fill(entry.code, -1, -entry.size)
-    else:  # it lies nowhere, and nothing counts it
+    else:  # it is in no table, and nothing counts it
         return
     tx.count(entry.qid, entry.code, -1)
 
 
 def reprioritise(tx: Transaction, entry: Entry, priority: int, now: int) -> None:
-    """An AVAILABLE job gets another priority; it keeps its turn in its group, or its place in the line, or where it
-    lies until it is due."""
+    """An AVAILABLE job gets another priority. It stays called, or keeps its place in the line of its group, or among
+    the delayed jobs."""
     if entry.lane < 0:
         return
     tx.execute(_SQL["shift"], (entry.lane, entry.priority, entry.run_at, entry.id, _NOWHERE, priority))
-    turns.drop(tx, entry.qid, entry.lane, entry.tenant, now)
-    lane = turns.put_one(tx, entry.qid, entry.tenant, entry.task, entry.run_at)
+    tenants.drop(tx, entry.qid, entry.lane, entry.tenant, now)
+    lane = tenants.put_one(tx, entry.qid, entry.tenant, entry.task, entry.run_at)
     tx.execute(_SQL["shift"], (_NOWHERE, priority, entry.run_at, entry.id, lane, priority))
     if lane != entry.lane:
-        tx.execute(_SQL["lie"], (entry.seq, lane))
+        tx.execute(_SQL["set_lane"], (entry.seq, lane))
     tx.wake_queue(entry.qid)
 
 
 def reschedule(tx: Transaction, entry: Entry, run_at: int, now: int) -> None:
-    """An AVAILABLE job, which knows it already, is due at another time; the turns of its group are given out anew."""
+    """An AVAILABLE job is due at another time, which its row says already; the jobs of its group are called again."""
     dies = dies_at(entry.expires_at, run_at)
     lies_at = 0 if entry.lane < 0 else entry.priority
-    in_line = home(entry.lane) < 0
+    in_line = lane_of(entry.lane) < 0
     lane = entry.lane if in_line else _NOWHERE
     tx.execute(_SQL["postpone"], (entry.lane, lies_at, entry.run_at, entry.id, lane, run_at, dies))
     if not in_line:
-        turns.drop(tx, entry.qid, entry.lane, entry.tenant, now)
-        lane = turns.put_one(tx, entry.qid, entry.tenant, entry.task, run_at)
-        lane, priority = place(lane, entry.priority, run_at, now)
+        tenants.drop(tx, entry.qid, entry.lane, entry.tenant, now)
+        lane = tenants.put_one(tx, entry.qid, entry.tenant, entry.task, run_at)
+        lane, priority = position(lane, entry.priority, run_at, now)
         tx.execute(_SQL["shift"], (_NOWHERE, lies_at, run_at, entry.id, lane, priority))
         if lane != entry.lane:
-            tx.execute(_SQL["lie"], (entry.seq, lane))
+            tx.execute(_SQL["set_lane"], (entry.seq, lane))
     tx.wake_queue(entry.qid)
     if entry.gid:
         groups.call(tx, entry.qid, entry.gid, now)
 
 
 def tell_waiters(tx: Transaction, seqs: array[int]) -> None:
-    """The jobs have ended: a hint to every inbox that waits for one of them."""
+    """The jobs have ended: send a hint to every inbox that waits for one of them."""
     if not seqs:
         return
     waiting = tx.rows(_SQL["waiters"], (apsw.carray(seqs),))
@@ -214,7 +213,7 @@ def tell_waiters(tx: Transaction, seqs: array[int]) -> None:
 
 
 def outlive(tx: Transaction, seqs: array[int], now: int) -> None:
-    """The keys that completed jobs, which are about to be forgotten, still hold outlive them."""
+    """Completed jobs are about to be forgotten; keys that they still hold outlive them."""
     held = tx.rows(_INSERT["outlived"], (apsw.carray(seqs), now))
     if held:
         tx.executemany(_INSERT["outlive"], [(seq, job_id, held_until) for seq, _, job_id, held_until in held])
@@ -224,7 +223,7 @@ def outlive(tx: Transaction, seqs: array[int], now: int) -> None:
 
 
 def forget(tx: Transaction, seqs: array[int]) -> None:
-    """Nothing is left of these jobs but their counts and what of them lies in ``ready``, ``running`` or ``paused``."""
+    """Remove all of these jobs but their counts, and their rows in ``ready``, ``running`` or ``paused``."""
     if not seqs:
         return
     bound = (apsw.carray(seqs),)

@@ -20,7 +20,7 @@ from headrace.backends.sqlite import files
 from headrace.seam.records import Hint, JobId
 
 available = hasattr(socket, "AF_UNIX") and hasattr(socket, "SOCK_DGRAM")
-"""Whether this system has what it takes."""
+"""Whether this system has such sockets."""
 
 _LONGEST = 100
 """Bytes that the address of such a socket may have everywhere."""
@@ -32,11 +32,11 @@ _IDS_AT_ONCE = 1_000
 _ID = 16
 
 
-class Wake:
-    """Sends what a transaction caused to those who care, and listens.
+class SqliteHints:
+    """Sends the hints of a transaction to listeners, and listens.
 
-    The name of a listener's socket begins with a mask of its topics, so that a sender wakes few for nothing. Sending
-    never waits: a listener whose buffer is full has enough to wake up for, and one that is gone is removed.
+    The name of a listener's socket begins with a mask of its topics, so that a sender wakes few of them for nothing.
+    Sending never waits: a listener whose buffer is full has enough to wake up for, and one that is gone is removed.
     """
 
     def __init__(self, database: str) -> None:
@@ -45,37 +45,37 @@ class Wake:
         self._listeners: list[tuple[int, str]] = []
         self._listed_at = -1
         self._sender: socket.socket | None = None
-        self._ears: set[_Ear] = set()
+        self._own: set[_Listener] = set()
 
     @asynccontextmanager
     async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[Hint]]:
         """Subscribe; see :class:`headrace.seam.protocol.Hints`."""
         mailbox = Mailbox()
-        ear = _Ear(self._database, self._directory, frozenset(topics), mailbox)
-        self._ears.add(ear)
+        listener = _Listener(self._database, self._directory, frozenset(topics), mailbox)
+        self._own.add(listener)
         try:
             yield aiter(mailbox)
         finally:
-            self._ears.discard(ear)
-            ear.close()
+            self._own.discard(listener)
+            listener.close()
 
     def send(self, hints: Mapping[str, Sequence[JobId]]) -> None:
-        """Tell those who listen; called on the writer's thread."""
+        """Send hints to the listeners; called on the writer's thread."""
         if not hints:
             return
         listeners = self._look()
         for topic, ids in hints.items() if listeners else ():
             bit = _bit(topic)
-            letters = [_encode(topic, ids[at : at + _IDS_AT_ONCE]) for at in range(0, len(ids) or 1, _IDS_AT_ONCE)]
+            messages = [_encode(topic, ids[at : at + _IDS_AT_ONCE]) for at in range(0, len(ids) or 1, _IDS_AT_ONCE)]
             for mask, address in listeners:
                 if mask & bit:
-                    self._post(address, letters)
+                    self._post(address, messages)
 
     def close(self) -> None:
         """Stop listening and sending. What dead processes left is removed, and the directory with its last socket."""
-        for ear in list(self._ears):
-            ear.close()
-        self._ears.clear()
+        for listener in list(self._own):
+            listener.close()
+        self._own.clear()
         for _, address in self._look():
             self._post(address, [b""])
         if self._sender is not None:
@@ -88,13 +88,13 @@ class Wake:
 
     def abandon(self) -> None:
         """This is a forked child: the sockets are the parent's."""
-        for ear in self._ears:
-            ear.abandon()
+        for listener in self._own:
+            listener.abandon()
         if self._sender is not None:
             self._sender.close()
 
     def _look(self) -> list[tuple[int, str]]:
-        """Who listens; the directory is read again only when it has changed."""
+        """The listeners; the directory is read again only when it has changed."""
         try:
             folder = os.stat(self._directory)
             changed = folder.st_mtime_ns
@@ -110,20 +110,20 @@ class Wake:
             self._listed_at = -1
         return self._listeners
 
-    def _post(self, address: str, letters: Sequence[bytes]) -> None:
+    def _post(self, address: str, messages: Sequence[bytes]) -> None:
         if self._sender is None:
             self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._sender.setblocking(False)
         try:
-            for letter in letters:
-                self._sender.sendto(letter, address)
+            for message in messages:
+                self._sender.sendto(message, address)
         except ConnectionRefusedError:  # its process is gone
             _unlink(address)
         except OSError:  # its buffer is full, or it has just gone: a lost hint is lawful
             pass
 
 
-class _Ear:
+class _Listener:
     """One listener's socket."""
 
     def __init__(self, database: str, directory: str, topics: frozenset[str], mailbox: Mailbox) -> None:
@@ -155,10 +155,10 @@ class _Ear:
         assert self._socket is not None
         while True:
             try:
-                letter = self._socket.recv(1 << 16)
+                message = self._socket.recv(1 << 16)
             except OSError:
                 return
-            for hint in _decode(letter):
+            for hint in _decode(message):
                 if hint.topic in self._topics:
                     self._mailbox.post(hint)
 
@@ -175,24 +175,24 @@ def _directory(database: str) -> str:
 def _bind(database: str, directory: str, address: str) -> socket.socket | None:
     """A socket at the address; None where there cannot be one, which leaves the listener to its polling."""
     for _ in range(10):  # another process may remove the empty directory in between
-        ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        ear.setblocking(False)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        listener.setblocking(False)
         try:
             if not _make(database, directory):
                 raise PermissionError
-            ear.bind(address)
+            listener.bind(address)
             os.chmod(address, files.socket_mode(database))
         except OSError as error:
-            ear.close()
+            listener.close()
             if not isinstance(error, FileNotFoundError):
                 break
         else:
-            return ear
+            return listener
     return None
 
 
 def _make(database: str, directory: str) -> bool:
-    """Make the directory; whether it may be used."""
+    """Make the directory; return whether it may be used."""
     try:
         os.makedirs(directory, mode=0o700)
     except FileExistsError:
@@ -220,9 +220,9 @@ def _encode(topic: str, ids: Sequence[JobId]) -> bytes:
     return topic.encode() + b"\0" + b"".join(ids)
 
 
-def _decode(letter: bytes) -> list[Hint]:
-    """What a letter says; nothing if it is not one of ours."""
-    head, _, ids = letter.partition(b"\0")
+def _decode(message: bytes) -> list[Hint]:
+    """The hints in a message; none if it is not one of ours."""
+    head, _, ids = message.partition(b"\0")
     try:
         topic = head.decode()
     except UnicodeDecodeError:

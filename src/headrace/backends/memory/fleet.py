@@ -1,12 +1,21 @@
-"""The last absence of the whole fleet, as a store notes it."""
+"""Workers that beat, and the last time in which there was none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import nlargest
+from typing import NamedTuple
 
-from headrace.backends.memory.listed import Listed
-from headrace.seam.records import Beat
+from headrace.seam.records import Beat, WorkerStats
+
+
+class Listed(NamedTuple):
+    """A worker, as its last beat left it."""
+
+    stats: WorkerStats
+    until: int
+    """How long it is listed without another beat."""
+    steady_since: int
 
 
 class Absence:

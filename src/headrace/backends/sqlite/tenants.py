@@ -1,4 +1,4 @@
-"""The tenants of governed queues, as their jobs come and go; for whose turn it is, see ``visits``."""
+"""The tenants of governed queues, as their jobs come and go. For whose turn it is, see ``visits``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from headrace.backends.sqlite.apart import home
+from headrace.backends.sqlite.delayed import lane_of
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.seam.policy import Rate
@@ -18,14 +18,14 @@ from headrace.seam.records import Swept
 _SQL = load("tenant")
 
 LANES = 2**30
-"""The numbers of lanes are beyond this, those of queues are not."""
+"""Lanes have numbers above this, queues have not."""
 
 Coming = tuple[str, str, int]
 """tenant, task, run_at."""
 
 
 def put(tx: Transaction, qid: int, jobs: Sequence[Coming]) -> dict[tuple[str, str], int]:
-    """Jobs may be claimed when they are due: the lanes that they are to lie in, by tenant and task."""
+    """Jobs are claimable once they are due; return the lanes that they belong in, by tenant and task."""
     first: dict[str, int] = {}
     for name, _, run_at in jobs:
         if name not in first or run_at < first[name]:
@@ -54,14 +54,14 @@ def put(tx: Transaction, qid: int, jobs: Sequence[Coming]) -> dict[tuple[str, st
 
 
 def _known(tx: Transaction, qid: int, names: tuple[str, ...], tasks: tuple[str, ...]) -> Iterable[Any]:
-    """Tenants, once for each of their lanes that are meant, or once without."""
+    """Known tenants: a row for each of their lanes of these tasks, or one row without a lane."""
     if len(tasks) == 1:
         return tx.rows(_SQL["known"], (qid, apsw.carray(names), tasks[0]))
     return tx.rows(_SQL["known_with_tasks"], (qid, apsw.carray(names), apsw.carray(tasks)))
 
 
 def known(tx: Transaction, qid: int, names: Iterable[str]) -> dict[str, int]:
-    """The numbers of tenants, which are made known."""
+    """The numbers of tenants, which are added if they are unknown."""
     wanted = tuple(dict.fromkeys(names))
     tids: dict[str, int] = dict(tx.rows(_SQL["numbers"], (qid, apsw.carray(wanted)))) if wanted else {}
     for name in wanted:
@@ -71,15 +71,15 @@ def known(tx: Transaction, qid: int, names: Iterable[str]) -> dict[str, int]:
 
 
 def put_one(tx: Transaction, qid: int, tenant: str, task: str, run_at: int) -> int:
-    """A job may be claimed when it is due: the lane that it is to lie in."""
+    """A job is claimable once it is due; return the lane that it belongs in."""
     if not tx.rules(qid).governed:
         return qid
     return put(tx, qid, [(tenant, task, run_at)])[tenant, task]
 
 
 def drop(tx: Transaction, qid: int, lane: int, tenant: str, now: int) -> None:
-    """A job has left the lane, or the line of its group: what is empty is forgotten."""
-    lane = home(lane)
+    """A job has left the lane, or the line of its group. A lane or tenant that has no jobs left is forgotten."""
+    lane = lane_of(lane)
     if lane > LANES and (left := tx.first(_SQL["forget_lane"], (lane,))) is not None:
         tx.execute(_SQL["more_lanes"], (left[0], -1))
     if tx.rules(qid).governed:
@@ -92,7 +92,7 @@ def _forget(tx: Transaction, qid: int, tenant: str, now: int) -> None:
 
 
 def stop(tx: Transaction, jobs: Iterable[tuple[int, str]], now: int) -> None:
-    """Jobs of governed queues run no more: their tenant and holder."""
+    """Jobs of governed queues have stopped running: their tenant and holder."""
     held = Counter(jobs)
     stopped: dict[int, int] = {}
     for (tid, _), number in held.items():
@@ -117,21 +117,20 @@ def _let_go(tx: Transaction, held: Sequence[tuple[int, str, int]], most: Mapping
 
 
 def pass_through(tx: Transaction, qid: int, tenant: str, now: int) -> None:
-    """A job that ran in another queue has come to a governed one, where it runs no more."""
+    """A job that ran in another queue has moved to a governed one, where it does not run."""
     tx.execute(_SQL["make_room"], (qid, tenant, now))
     _forget(tx, qid, tenant, now)
 
 
-def begin_anew(tx: Transaction, qid: int, rate: Rate | None) -> None:
-    """Of the tenants of the queue, those without a rate of their own have this one: what they spent under another
-    counts no more."""
-    tx.execute(_SQL["begin_anew"], (qid, *((None, None) if rate is None else (rate.every, rate.burst))))
+def reset_rates(tx: Transaction, qid: int, rate: Rate | None) -> None:
+    """Tenants of the queue without a rate of their own have this one. What they spent of another is forgotten."""
+    tx.execute(_SQL["reset_rates"], (qid, *((None, None) if rate is None else (rate.every, rate.burst))))
 
 
-def begin_anew_one(tx: Transaction, qid: int, tenant: str, rate: Rate | None) -> None:
-    """The same of one tenant."""
+def reset_rate(tx: Transaction, qid: int, tenant: str, rate: Rate | None) -> None:
+    """The same for one tenant."""
     given = (None, None) if rate is None else (rate.every, rate.burst)
-    tx.execute(_SQL["begin_anew_one"], (qid, *given, tenant))
+    tx.execute(_SQL["reset_rate"], (qid, *given, tenant))
 
 
 def wake_tenant(tx: Transaction, qid: int, tenant: str, now: int) -> None:
@@ -153,6 +152,6 @@ def condemn(session: Session, limit: int, now: int) -> tuple[list[int], Swept]:
 
 
 def forget(tx: Transaction, tids: Sequence[int]) -> None:
-    """Tenants will come anew."""
+    """Forget tenants; if they come back, they are new."""
     if tids:
         tx.execute(_SQL["forget_ones"], (apsw.carray(array("q", tids)),))

@@ -26,8 +26,8 @@ UPDATE ready SET lane = ?5, priority = ?6 WHERE lane = ?1 AND priority = ?2 AND 
 -- PRIMARY KEY of ready: to another instant; ready_dying if the job can expire.
 UPDATE ready SET lane = ?5, run_at = ?6, dies_at = ?7 WHERE lane = ?1 AND priority = ?2 AND run_at = ?3 AND id = ?4
 
--- name: lie
--- INTEGER PRIMARY KEY: the job knows where it lies in ready.
+-- name: set_lane
+-- INTEGER PRIMARY KEY: the job knows its lane in ready.
 UPDATE jobs SET lane = ?2 WHERE seq = ?1
 
 -- name: from_running

@@ -1,0 +1,61 @@
+"""Jobs in memory become RUNNING."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.backends.claims import Taken
+from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.store import MemoryStore
+from headrace.seam.records import Claim, Leased, Reaped
+from headrace.types import JobState
+
+
+class MemoryTaken(Taken):
+    """What a claim from memory has taken, and passed over."""
+
+    def __init__(self, req: Claim) -> None:
+        super().__init__(req)
+        self.passed: list[Entry] = []
+
+
+class Leasing:
+    """Jobs of one store become RUNNING."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.find = store.jobs.__getitem__
+
+    def lease(self, candidates: Iterator[Entry], taken: MemoryTaken, most: int, now: int) -> Iterator[Entry]:
+        """Lease up to ``most`` jobs, and return each before the next is drawn."""
+        req = taken.req
+        while most > 0 and taken.left and (entry := next(candidates, None)) is not None:
+            if entry.expires_at is not None and entry.expires_at <= now:
+                self._store.end(entry, JobState.CANCELLED, "expired")
+                taken.expired.append(reaped(entry))
+            elif req.lost_below is not None and entry.lost >= req.lost_below:
+                taken.passed.append(entry)
+            else:
+                taken.jobs.append(self._lease(entry, req, now))
+                taken.bytes -= entry.measure()
+                most -= 1
+                yield entry
+
+    def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
+        entry.epoch = max(entry.epoch + 1, now)
+        begun, entry.begun = entry.begun, True
+        entry.begun_before = begun
+        entry.holder = req.holder
+        entry.lease_until = now + req.lease_for
+        self._store.move(entry, JobState.RUNNING)
+        cells = {name: cell for name, cell in entry.cells.items() if req.want is None or name in req.want}
+        return Leased(
+            entry.id, entry.queue, entry.task, cells, entry.epoch, entry.tenant, entry.key, entry.priority,
+            entry.run_at, entry.enqueued_at, entry.attempt, entry.lost, entry.max_attempts, entry.timeout,
+            entry.result_ttl, entry.headers, entry.error, entry.group, begun,
+        )  # fmt: skip
+
+
+def reaped(entry: Entry) -> Reaped:
+    """The answer for a job that was taken back or has expired."""
+    return Reaped(entry.id, entry.queue, entry.task, entry.state, entry.lost, entry.reason, entry.key)
