@@ -96,8 +96,9 @@ def own_logs() -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tests for a capability that a store lacks are not collected; this is where one sees it."""
-    for path in sorted((Path(__file__).parent / "backends").glob("test_*.py")):
-        importlib.import_module(f"tests.backends.{path.stem}")
+    here = Path(__file__).parent
+    for path in [here / "unit/test_memory.py", *sorted((here / "backends").glob("test_*.py"))]:
+        importlib.import_module(f"tests.{path.parent.name}.{path.stem}")
     suites = sorted(BackendConformance.__subclasses__(), key=lambda suite: suite.__name__)
     terminalreporter.section("capabilities")
     width = max(len(suite.__name__) for suite in suites)

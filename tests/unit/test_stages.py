@@ -29,7 +29,7 @@ from headrace.worker.leases import Leases
 from headrace.worker.middleware import Next, compose
 from headrace.worker.renewer import Renewer
 from headrace.worker.settler import Settler
-from tests.core.given import given
+from tests.unit.given import given
 
 
 class Stumbling:

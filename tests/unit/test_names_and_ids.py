@@ -17,7 +17,7 @@ from headrace.core.clock import ManualClock
 from headrace.core.ids import IdMaker, parse_id, secret_name, seeded_by_system
 from headrace.core.names import check_name, check_queue, worker_name
 from headrace.errors import InvalidJob
-from tests.core.given import given
+from tests.unit.given import given
 
 
 class TestNames:

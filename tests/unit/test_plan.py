@@ -33,7 +33,7 @@ from headrace.schedules.plan import (
     unpack,
 )
 from headrace.seam.ticks import NewTick, Overlap, Plan, Schedule
-from tests.core.given import given
+from tests.unit.given import given
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
