@@ -24,22 +24,12 @@ from headrace.errors import ConfigError, Unavailable
 from headrace.seam.protocol import Backend, Hints
 from headrace.seam.records import Claim, Hint, InsertStatus
 from headrace.testing.conformance.base import LEASE, T0, row
-from tests.valkey import server, stores
+from tests.valkey import opened, server, stores
 from tests.worker.conftest import FAST, Told, working
 
 SOON = 60.0
 """Seconds within which all that is waited for here must happen; it takes a fraction of one."""
 SECRET = "hunter2"
-
-
-@asynccontextmanager
-async def opened(where: str) -> AsyncIterator[Backend]:
-    backend = open_backend(where)
-    try:
-        await backend.open()
-        yield backend
-    finally:
-        await backend.close()
 
 
 async def until(done: Callable[[], Any]) -> None:
