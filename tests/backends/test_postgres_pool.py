@@ -188,7 +188,7 @@ async def test_once_closed_nothing_is_connected_again(store: PostgresBackend) ->
     assert await store.stats(T0) is not None
 
 
-async def test_whoever_waits_for_a_connection_when_all_are_closed_is_told_so() -> None:
+async def test_a_caller_that_waits_for_a_connection_is_told_when_all_are_closed() -> None:
     """And is not cancelled: nobody has asked for that."""
     connected, over = asyncio.Event(), asyncio.Event()
 

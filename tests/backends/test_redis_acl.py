@@ -102,7 +102,7 @@ async def test_without_its_keys_or_channels_it_is_told_what_to_do(own: Valkey, m
     assert re.search(rf"refuses this user: .*NOPERM.*Add to its ACL: {re.escape(missing)}\n", told)
 
 
-async def test_whoever_may_only_read_the_keys_is_told_what_to_do(own: Valkey) -> None:
+async def test_a_user_who_may_only_read_the_keys_is_told_what_to_do(own: Valkey) -> None:
     own.call("ACL", "SETUSER", "jobs", *(rule.replace("~", "%R~") for rule in rules("headrace")))
     assert re.search(r"Add to its ACL: ~headrace\{\*\n", await refusal(url(own)))
 

@@ -42,7 +42,7 @@ async def until(done: Callable[[], Any]) -> None:
 async def served(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], **options: Any
 ) -> AsyncIterator[int]:
-    """The port of somebody who is no server but answers; he hangs up at the end."""
+    """The port of something that is no server but answers; it hangs up at the end."""
     answering: dict[asyncio.Task[Any] | None, asyncio.StreamWriter] = {}
 
     async def serve(said: asyncio.StreamReader, line: asyncio.StreamWriter) -> None:
@@ -226,7 +226,7 @@ async def test_a_password_is_shown_to_nobody_though_the_server_repeats_it(login:
 
 
 @pytest.mark.parametrize("login", [f":{SECRET}@", ""], ids=["at the login", "at the look at its role"])
-async def test_whoever_waits_for_a_connection_is_told_when_the_store_is_closed(login: str) -> None:
+async def test_a_caller_that_waits_for_a_connection_is_told_when_the_store_is_closed(login: str) -> None:
     """As of an outage; nobody has cancelled him. And the store has hung up."""
     reached, left = asyncio.Event(), asyncio.Event()
 
@@ -317,7 +317,7 @@ async def test_a_listener_who_is_not_let_in_is_refused(own: Valkey, monkeypatch:
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("topics", [["queue:q", "inbox:me"], ["inbox:me"]], ids=" and ".join)
 async def test_a_listener_notices_that_the_server_stands_still(topics: list[str], own: Valkey) -> None:
-    """By his channels, also where he waits for signals of a queue."""
+    """By its channels, also where it waits for signals of a queue."""
     async with opened(own.url()) as store:
 
         async def wait() -> None:

@@ -1,4 +1,4 @@
-"""Valkey over TLS: who is talked to is checked, and who cannot show what he must is told what to do."""
+"""Valkey over TLS: the server is checked, and a client without the right certificate is told what to do."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ class TestRenewer:
 
 
 class TestClaimer:
-    async def test_looks_again_in_a_moment_each_time_that_a_due_job_is_in_somebody_s_hand(self) -> None:
+    async def test_looks_again_in_a_moment_each_time_that_a_due_job_is_locked(self) -> None:
         """Longer and longer while it gets nothing; and not so after a claim that brought jobs."""
         leases = Leases(10)
         settler: Any = Settler(leases, Observers(), Notes(None, ManualClock(), Random(1)), Bell())
