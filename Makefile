@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests wait for servers and leases as much as they compute, so there is one process more than cores.
 PROCESSES = $(shell $(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
+PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench chaos docs format clean
+.PHONY: help demo check test test-all lint bench chaos docs format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -30,13 +31,16 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## a small pipeline on SQLite; leaves a project in ./demo to play with
 	@$(BIN)/python examples/pipeline/run.py
 
-test: check ## check, then the tests against real stores; of combinations, a sample
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+check: lint ## lint, types, import contracts, unit tests (no server, no process): in a minute
+	$(PYTEST) tests/unit
 
-test-all: check ## the same with every combination
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --all
+test: lint ## lint and all tests, against real stores; of pairs, crash points, seeds and old servers, a sample
+	$(PYTEST)
 
-check: $(STAMP) ## lint, types, import contracts
+test-all: lint ## the same without sampling
+	$(PYTEST) --all
+
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

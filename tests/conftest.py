@@ -1,5 +1,5 @@
-"""What all tests share: how many of the many are run, loggers as they were found, and a table at the end that says
-which store offers what."""
+"""What all tests share: the sample of ``make test``, loggers as they were found, and a table at the end that says which
+store offers what."""
 
 from __future__ import annotations
 
@@ -29,22 +29,28 @@ SAMPLED = {
     "test_redis.py::test_the_state_machine": 3,
     "test_redis_cluster.py::test_the_state_machine": 3,
     "test_redis_audit.py::test_the_indexes_are_true_to_the_jobs_whatever_is_done": 2,
-    "test_seeds.py::test_every_invariant_holds": 2,
-    "test_seeds.py::test_every_invariant_holds_of_schedules": 2,
-    "test_seeds.py::test_every_invariant_holds_of_rules": 2,
+    "test_seeds.py::test_every_invariant_holds": 4,
+    "test_seeds.py::test_every_invariant_holds_of_schedules": 4,
+    "test_seeds.py::test_every_invariant_holds_of_rules": 4,
     "test_leases.py::test_a_handler_ten_times_longer_than_its_lease_keeps_it": 3,
     "test_postgres_migrations.py::test_a_schema_may_have_any_name": 3,
     "test_postgres_migrations.py::test_the_printed_sql_takes_any_name": 3,
     "test_postgres_roles.py::test_a_part_gives_exactly_its_operations": 3,
     "test_app_outcomes.py::test_an_undecodable_payload_fails_its_job_and_no_other": 3,
     "test_bad_input.py": 2,
+    "test_hang_store.py": 2,
+    "test_kill_holders.py": 2,
+    "test_kill_planners.py": 2,
+    "test_kill_server.py": 2,
+    "test_freeze_workers.py": 2,
+    "test_poison.py::test_jobs_that_kill_their_worker_are_set_aside_and_no_other": 2,
 }
-"""Of the many tests of these files, or of these functions, a run of everything takes one in so many, and each run
-others. ``make test-all`` takes all; so does who names a file. What a run leaves out is more of the same: other pairs of
-statements, other crash points, other seeds, other bad values and names, other pairs of handler and store, a store on
-one more kind of server."""
+"""In a run of everything, one of so many variants of these tests, and other ones in each run. Every test runs in at
+least one variant; the conformance suite counts as one test. ``make test-all`` takes all variants, and so does a run of
+files that you name. CONTRIBUTING.md says what is left out."""
 PATIENCE = 600
-"""In seconds: who asks for more is long, and starts before the others, so that nobody waits for it in the end."""
+"""Seconds. A test that asks for a longer time limit is long: it starts early, so that no process waits for it in the
+end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,21 +59,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Take the sample of this run's seed; it can be had again with ``--randomly-seed SEED``."""
-    if config.getoption("--all") or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+    if config.getoption("--all") or not _of_everything(config):
         return
     seed = config.getoption("randomly_seed", 0)
-    groups: dict[str, list[pytest.Item]] = {}
+    tests: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        file = item.path.name
-        function = f"{file}::{getattr(item, 'originalname', '')}"
-        if group := next((name for name in (function, file) if name in SAMPLED), None):
-            groups.setdefault(group, []).append(item)
+        if test := _sampled(item):
+            tests.setdefault(test, []).append(item)
+    if unknown := {name for name in SAMPLED if "::" in name} - {name for name, _ in tests}:
+        raise pytest.UsageError(f"SAMPLED in tests/conftest.py names tests that do not exist: {', '.join(unknown)}")
     gone: set[pytest.Item] = set()
-    for group, members in groups.items():
-        drawn = sorted(members, key=lambda item: crc32(f"{seed} {item.nodeid}".encode()))
-        gone.update(drawn[-(-len(drawn) // SAMPLED[group]) :])
+    for (name, _), variants in tests.items():
+        drawn = sorted(variants, key=lambda item: crc32(f"{seed} {item.nodeid}".encode()))
+        gone.update(drawn[-(-len(drawn) // SAMPLED[name]) :])
     config.hook.pytest_deselected(items=[*gone])
     items[:] = sorted((item for item in items if item not in gone), key=_is_short)
+
+
+def _of_everything(config: pytest.Config) -> bool:
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS
+
+
+def _sampled(item: pytest.Item) -> tuple[str, str] | None:
+    """Under which name it is sampled, and of which test it is a variant."""
+    assert isinstance(item, pytest.Function)
+    file, function = item.path.name, item.originalname
+    name = next((name for name in (f"{file}::{function}", file) if name in SAMPLED), None)
+    if name is None:
+        return None
+    suite = item.cls and issubclass(item.cls, BackendConformance)
+    return name, item.cls.__name__ if suite else f"{item.cls}::{function}"
 
 
 def _is_short(item: pytest.Item) -> bool:
@@ -94,10 +115,13 @@ def own_logs() -> Iterator[None]:
         logger.handlers[:] = handlers
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Tests for a capability that a store lacks are not collected; this is where one sees it."""
-    for path in sorted((Path(__file__).parent / "backends").glob("test_*.py")):
-        importlib.import_module(f"tests.backends.{path.stem}")
+    if not _of_everything(config):
+        return
+    here = Path(__file__).parent
+    for path in [here / "unit/test_memory.py", *sorted((here / "backends").glob("test_*.py"))]:
+        importlib.import_module(f"tests.{path.parent.name}.{path.stem}")
     suites = sorted(BackendConformance.__subclasses__(), key=lambda suite: suite.__name__)
     terminalreporter.section("capabilities")
     width = max(len(suite.__name__) for suite in suites)

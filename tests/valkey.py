@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import redis
 from servers.valkey import Valkey
 
+from headrace.api.connection import open_backend
 from headrace.backends.redis import RedisBackend, parse
 from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
@@ -66,6 +68,17 @@ class Stores:
 
 
 stores = Stores(server)
+
+
+@asynccontextmanager
+async def opened(where: str) -> AsyncIterator[Backend]:
+    """The store of this URL."""
+    backend = open_backend(where)
+    try:
+        await backend.open()
+        yield backend
+    finally:
+        await backend.close()
 
 
 async def every_operation(store: Backend) -> None:

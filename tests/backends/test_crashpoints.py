@@ -30,6 +30,7 @@ from tests.backends.journal import JournalBackend, LazyJournalBackend
 
 LIST = Path(__file__).with_name("crashpoints.txt")
 POINTS = crash_points()
+PARTS = 4
 
 
 def memory(place: Path) -> MemoryBackend:
@@ -46,8 +47,10 @@ async def test_a_crash_loses_and_doubles_nothing(point: CrashPoint, tmp_path: Pa
     await check_crash(memory, tmp_path, point)
 
 
-async def test_a_kill_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    for point, place in kill_everywhere("tests.backends.journal:JournalBackend", tmp_path):
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_a_kill_loses_and_doubles_nothing(part: int, tmp_path: Path) -> None:
+    points = POINTS[part::PARTS]
+    for point, place in kill_everywhere("tests.backends.journal:JournalBackend", tmp_path, points=points):
         await check_kill(JournalBackend, place, point)
 
 

@@ -31,6 +31,7 @@ Books = dict[JobId, Record]
 
 SERVER = "TESTS_VALKEY"
 """Tells the processes that are to be killed where the server is, as it is not theirs."""
+PARTS = 4
 
 
 @pytest.mark.parametrize("point", crash_points(), ids=str)
@@ -43,11 +44,11 @@ def connect(place: Path) -> Backend:
     return open_backend(f"{os.environ[SERVER]}?prefix={place.parent.name}")
 
 
-@pytest.mark.timeout(900)
-async def test_a_kill_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_a_kill_loses_and_doubles_nothing(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server().call("FLUSHALL")
     monkeypatch.setenv(SERVER, server().url())
-    for point, place in kill_everywhere(f"{__name__}:connect", tmp_path):
+    for point, place in kill_everywhere(f"{__name__}:connect", tmp_path, points=crash_points()[part::PARTS]):
         await check_kill(connect, place, point)
 
 

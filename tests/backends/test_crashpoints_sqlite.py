@@ -9,6 +9,8 @@ import pytest
 from headrace.backends.sqlite import SqliteBackend
 from headrace.testing.crashpoints import CrashPoint, check_crash, check_kill, crash_points, kill_everywhere
 
+PARTS = 4
+
 
 def connect(place: Path) -> SqliteBackend:
     return SqliteBackend(place / "jobs.db")
@@ -19,6 +21,7 @@ async def test_a_crash_loses_and_doubles_nothing(point: CrashPoint, tmp_path: Pa
     await check_crash(connect, tmp_path, point)
 
 
-async def test_a_kill_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    for point, place in kill_everywhere(f"{__name__}:connect", tmp_path):
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_a_kill_loses_and_doubles_nothing(part: int, tmp_path: Path) -> None:
+    for point, place in kill_everywhere(f"{__name__}:connect", tmp_path, points=crash_points()[part::PARTS]):
         await check_kill(connect, place, point)

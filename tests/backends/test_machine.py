@@ -155,7 +155,7 @@ def test_every_rule_runs_and_every_outcome_comes_up() -> None:
     assert (RULES | OUTCOMES) - set(machine.seen) == set()
 
 
-def test_a_durable_store_is_opened_anew(tmp_path: Path) -> None:
+def test_a_durable_store_is_opened_again(tmp_path: Path) -> None:
     machine = machine_for(JournalBackend, durable=True, root=tmp_path)
     run_machine(machine, seed=0, examples=25)
     assert machine.seen["reconnect: anew"]

@@ -312,7 +312,7 @@ async def test_a_reap_takes_back_the_others(poison: Poison, tmp_path: Path) -> N
 
 
 @each(RUNNING)
-async def test_those_who_run_beside_it_are_renewed_and_end(poison: Poison, tmp_path: Path) -> None:
+async def test_jobs_that_run_beside_it_are_renewed_and_end(poison: Poison, tmp_path: Path) -> None:
     async with opened(poison, tmp_path) as store:
         await store.insert([row(1, key="k"), row(2), row(3)], T0)
         jobs = (await store.claim(Claim("w1", ("q",), 100, LEASE), T0)).jobs

@@ -117,7 +117,7 @@ async def test_nobody_is_told_to_look_again_for_a_job_that_is_passed_over_anyway
         assert (numbers(claimed), claimed.next_in) == ([], None)
 
 
-async def test_who_waits_for_a_job_has_it_in_hand_for_no_longer_than_a_moment(store: PostgresBackend) -> None:
+async def test_a_watch_locks_its_job_for_a_moment_only(store: PostgresBackend) -> None:
     """A Watch lets go of its lock without waiting for a disk; a Cancel does not."""
     await store.insert([row(1), row(2)], T0)
     with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
@@ -149,7 +149,7 @@ class _Counted(PostgresBackend):
         return claimed
 
 
-async def test_drain_does_not_end_while_a_due_job_is_in_somebody_s_hand(tmp_path: Path) -> None:
+async def test_drain_does_not_end_while_a_due_job_is_locked(tmp_path: Path) -> None:
     stores.connect(tmp_path)
     backend = _Counted(server().url(), schema=SCHEMA)
     app = App(Client(backend, settings(url=server().url())))

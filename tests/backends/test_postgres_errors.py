@@ -120,7 +120,7 @@ async def test_rights_that_are_gone_are_waited_for_by_those_who_had_them(databas
         await store.insert([row(2)])
 
 
-async def test_who_never_had_a_right_is_told_at_once(database: str) -> None:
+async def test_a_user_who_never_had_a_right_is_told_at_once(database: str) -> None:
     async with opened(database, ROLE, "reader") as store:
         with pytest.raises(ConfigError, match="grant producer") as told:
             await store.insert([row(1)])

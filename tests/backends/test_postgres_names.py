@@ -139,7 +139,7 @@ async def test_a_transaction_that_names_it_after_the_mark_keeps_it(
         assert connection.execute("SELECT qid FROM queues").fetchall() == [(qid[0],)]
 
 
-async def test_a_name_that_is_being_forgotten_is_made_anew(store: PostgresBackend, connection: Connection) -> None:
+async def test_a_name_that_is_being_forgotten_is_made_again(store: PostgresBackend, connection: Connection) -> None:
     await pass_through(store, [row(1)])
     age(connection)
     for _ in range(2):

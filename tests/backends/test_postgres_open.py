@@ -138,7 +138,9 @@ async def test_a_word_that_comes_late_still_counts(store: PostgresBackend, state
     assert (record.state, record.reason) == (JobState.CANCELLED, "cancelled")
 
 
-async def test_a_watch_waits_for_whoever_is_ending_the_job(store: PostgresBackend, tenant: PostgresBackend) -> None:
+async def test_a_watch_waits_for_the_transaction_that_ends_the_job(
+    store: PostgresBackend, tenant: PostgresBackend
+) -> None:
     """It may have been too late to be seen: then it is answered when the end can be read."""
     await store.claim(Claim("w", ("open",), 8, LEASE))
     name = job_id(RUNNING[0])

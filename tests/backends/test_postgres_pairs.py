@@ -101,7 +101,7 @@ def test_what_serves_everybody_waits_for_nobody(second: Statement, stage: Stage,
 
 
 @pytest.mark.parametrize("first", named(statement for statement in STATEMENTS if statement not in LOCKING))
-def test_who_looks_on_waits_for_nobody_and_sees_what_was_before(first: Statement, stage: Stage, run: Run[Any]) -> None:
+def test_a_reader_waits_for_nobody_and_sees_what_was_before(first: Statement, stage: Stage, run: Run[Any]) -> None:
     outcome, wrong = run(stage.play(CROWD, first, LOOKING, commit=True))
     assert not wrong
     assert not outcome.waited

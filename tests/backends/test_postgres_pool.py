@@ -18,6 +18,7 @@ from servers.postgres import Postgres
 from headrace import App, Client, EventKind, JobState, Settings
 from headrace.backends.postgres import PostgresBackend, connections
 from headrace.errors import ConfigError, Unavailable
+from headrace.seam.records import InsertStatus
 from headrace.testing.conformance.base import T0, row
 from tests.postgres import SCHEMA, root, server, stores
 from tests.worker.conftest import FAST, Told, working
@@ -187,7 +188,7 @@ async def test_once_closed_nothing_is_connected_again(store: PostgresBackend) ->
     assert await store.stats(T0) is not None
 
 
-async def test_whoever_waits_for_a_connection_when_all_are_closed_is_told_so() -> None:
+async def test_a_caller_that_waits_for_a_connection_is_told_when_all_are_closed() -> None:
     """And is not cancelled: nobody has asked for that."""
     connected, over = asyncio.Event(), asyncio.Event()
 
@@ -285,4 +286,23 @@ async def test_a_connection_that_was_not_waited_for_is_used_by_the_next(
     async with asyncio.timeout(60):
         while not sessions(backend):
             await asyncio.sleep(0.01)
+    await backend.close()
+
+
+async def test_a_statement_that_takes_too_long_is_ended_by_the_server(
+    store: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of a call that was given up is left behind on the server: here one that waits for a key of a transaction
+    that does not end."""
+    monkeypatch.setattr(connections, "_LIMIT", 1.0)
+    monkeypatch.setattr(connections, "_GRACE", 10.0)
+    backend = store.sibling()
+    await backend.open()
+    async with store._connections.connection() as other, other.transaction():
+        await other.execute(f"LOCK TABLE {SCHEMA}.jobs IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(Unavailable, match="statement timeout"):
+            await backend.insert([row(1)], T0)
+        waiting = await (await other.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")).fetchone()
+    assert waiting == (0,)
+    assert (await backend.insert([row(1)], T0))[0].status is InsertStatus.NEW
     await backend.close()

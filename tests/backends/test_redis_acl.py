@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import traceback
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,13 +14,11 @@ from servers.valkey import Valkey
 from servers.valkey_cluster import ValkeyCluster
 
 from headrace import App, EventKind
-from headrace.api.connection import open_backend
 from headrace.backends.redis import hints, rights
 from headrace.errors import ConfigError
-from headrace.seam.protocol import Backend
 from headrace.seam.records import Cancel, Selector
 from headrace.testing.conformance.base import T0, row
-from tests.valkey import every_operation
+from tests.valkey import every_operation, opened
 from tests.worker.conftest import FAST, Told, working
 
 COMMANDS = [name.lower().replace(" ", "|") for name in rights.COMMANDS]
@@ -59,16 +56,6 @@ def own(shared: Valkey) -> Valkey:
     for command in (("FLUSHALL",), ("SCRIPT", "FLUSH"), ("ACL", "SETUSER", "jobs", *rules("headrace"))):
         shared.call(*command)
     return shared
-
-
-@asynccontextmanager
-async def opened(where: str) -> AsyncIterator[Backend]:
-    backend = open_backend(where)
-    try:
-        await backend.open()
-        yield backend
-    finally:
-        await backend.close()
 
 
 async def refusal(where: str) -> str:
@@ -115,7 +102,7 @@ async def test_without_its_keys_or_channels_it_is_told_what_to_do(own: Valkey, m
     assert re.search(rf"refuses this user: .*NOPERM.*Add to its ACL: {re.escape(missing)}\n", told)
 
 
-async def test_whoever_may_only_read_the_keys_is_told_what_to_do(own: Valkey) -> None:
+async def test_a_user_who_may_only_read_the_keys_is_told_what_to_do(own: Valkey) -> None:
     own.call("ACL", "SETUSER", "jobs", *(rule.replace("~", "%R~") for rule in rules("headrace")))
     assert re.search(r"Add to its ACL: ~headrace\{\*\n", await refusal(url(own)))
 

@@ -155,7 +155,7 @@ async def test_stats_are_exact_and_cost_the_same_however_many_tenants_there_are(
 # -- one claim, several steps
 
 
-async def test_a_lane_that_is_made_anew_within_a_claim_goes_by_its_own_task(store: RedisBackend) -> None:
+async def test_a_lane_that_is_made_again_within_a_claim_goes_by_its_own_task(store: RedisBackend) -> None:
     await store.policies.save(Policy(queue="q", tenant_workers=9), T0)
     await store.policies.pause(QueuePause("q", task="paused"), T0)
     first = row(1, task="t", tenant="x", group="g", expires=SECOND)

@@ -18,28 +18,18 @@ from servers.valkey import Refused, Valkey
 
 from headrace import App, EventKind, JobState
 from headrace.api.connection import open_backend
-from headrace.backends.redis import connection, hints
+from headrace.backends.redis import connection, connections, hints
 from headrace.backends.redis.connection import Connection
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam.protocol import Backend, Hints
-from headrace.seam.records import Claim, Hint
+from headrace.seam.records import Claim, Hint, InsertStatus
 from headrace.testing.conformance.base import LEASE, T0, row
-from tests.valkey import server, stores
+from tests.valkey import opened, server, stores
 from tests.worker.conftest import FAST, Told, working
 
 SOON = 60.0
 """Seconds within which all that is waited for here must happen; it takes a fraction of one."""
 SECRET = "hunter2"
-
-
-@asynccontextmanager
-async def opened(where: str) -> AsyncIterator[Backend]:
-    backend = open_backend(where)
-    try:
-        await backend.open()
-        yield backend
-    finally:
-        await backend.close()
 
 
 async def until(done: Callable[[], Any]) -> None:
@@ -52,7 +42,7 @@ async def until(done: Callable[[], Any]) -> None:
 async def served(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], **options: Any
 ) -> AsyncIterator[int]:
-    """The port of somebody who is no server but answers; he hangs up at the end."""
+    """The port of something that is no server but answers; it hangs up at the end."""
     answering: dict[asyncio.Task[Any] | None, asyncio.StreamWriter] = {}
 
     async def serve(said: asyncio.StreamReader, line: asyncio.StreamWriter) -> None:
@@ -236,7 +226,7 @@ async def test_a_password_is_shown_to_nobody_though_the_server_repeats_it(login:
 
 
 @pytest.mark.parametrize("login", [f":{SECRET}@", ""], ids=["at the login", "at the look at its role"])
-async def test_whoever_waits_for_a_connection_is_told_when_the_store_is_closed(login: str) -> None:
+async def test_a_caller_that_waits_for_a_connection_is_told_when_the_store_is_closed(login: str) -> None:
     """As of an outage; nobody has cancelled him. And the store has hung up."""
     reached, left = asyncio.Event(), asyncio.Event()
 
@@ -327,7 +317,7 @@ async def test_a_listener_who_is_not_let_in_is_refused(own: Valkey, monkeypatch:
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("topics", [["queue:q", "inbox:me"], ["inbox:me"]], ids=" and ".join)
 async def test_a_listener_notices_that_the_server_stands_still(topics: list[str], own: Valkey) -> None:
-    """By his channels, also where he waits for signals of a queue."""
+    """By its channels, also where it waits for signals of a queue."""
     async with opened(own.url()) as store:
 
         async def wait() -> None:
@@ -354,3 +344,77 @@ async def test_a_server_that_has_nothing_to_say_is_asked_and_kept(own: Valkey) -
 def pings(valkey: Valkey) -> int:
     told = valkey.info("commandstats").get("cmdstat_ping", "calls=0,")
     return int(told.removeprefix("calls=").partition(",")[0])
+
+
+# -- servers that stand still, restart or load
+
+
+async def test_a_server_that_stands_still_is_given_up_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LIMIT", 1.0)
+    valkey = Valkey()
+    valkey.start()
+    backend = open_backend(valkey.url())
+    try:
+        await backend.open()
+        valkey.freeze()
+        with pytest.raises(Unavailable, match="no answer for 1 seconds"):
+            await backend.stats(T0)
+        valkey.thaw()
+        assert (await backend.insert([row(1)], T0))[0].status is InsertStatus.NEW
+    finally:
+        await backend.close()
+        valkey.close()
+
+
+async def test_a_restart_is_followed() -> None:
+    """By the same backend, with an empty cache of scripts on the other side; what was acknowledged is there."""
+    valkey = Valkey(None, {"appendonly": "yes", "appendfsync": "always"})
+    valkey.start()
+    backend = open_backend(valkey.url())
+    try:
+        await backend.open()
+        for number in range(5):
+            assert (await backend.insert([row(number)], T0))[0].status is InsertStatus.NEW
+            valkey.kill()
+            with pytest.raises(Unavailable):
+                await backend.stats(T0)
+            valkey.start()
+            [queue] = (await backend.stats(T0)).queues
+            assert queue.available == number + 1
+        assert len((await backend.claim(Claim("w1", ("q",), 10, LEASE), T0)).jobs) == 5
+    finally:
+        await backend.close()
+        valkey.close()
+
+
+async def test_a_server_that_still_loads_its_file_is_waited_for() -> None:
+    """It answers, and refuses everything for a while."""
+    valkey = Valkey(
+        None, {"appendonly": "yes", "key-load-delay": "1000", "loading-process-events-interval-bytes": "1024"}
+    )
+    valkey.start()
+    try:
+        valkey.call("CONFIG", "SET", "key-load-delay", 0)
+        for number in range(2_000):
+            valkey.call("SET", f"k{number}", "v" * 100)
+        valkey.call("BGREWRITEAOF")
+        async with asyncio.timeout(60):
+            while valkey.info("persistence")["aof_rewrite_in_progress"] == "1":
+                await asyncio.sleep(0.01)
+        valkey.kill()
+        starting = asyncio.ensure_future(asyncio.to_thread(valkey.start))
+        backend = open_backend(valkey.url())
+        refused = 0
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await backend.open()
+                    break
+                except Unavailable as error:
+                    refused += "LOADING" in str(error)
+                    await asyncio.sleep(0.01)
+        await starting
+        await backend.close()
+        assert refused
+    finally:
+        valkey.close()

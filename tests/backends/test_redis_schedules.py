@@ -131,7 +131,7 @@ async def test_a_plan_made_before_it_moved_does_nothing(store: ClusterBackend, s
 
 @pytest.mark.parametrize("done", range(4))
 @pytest.mark.parametrize("how", ["reap", "find", "save", "plan"])
-async def test_whoever_comes_next_helps_a_schedule_that_is_on_its_way(
+async def test_the_next_caller_finishes_the_move_of_a_schedule(
     store: ClusterBackend, stranger: ClusterBackend, done: int, how: str
 ) -> None:
     """Wherever the one who carried it stopped: nothing is lost, and nothing is there twice."""
@@ -220,7 +220,7 @@ async def test_of_two_that_were_made_at_once_in_two_shards_one_stays(
     assert await placed(store) == ["s000001"]
 
 
-async def test_many_who_make_one_schedule_in_many_shards_end_with_one(
+async def test_many_callers_that_make_one_schedule_in_many_shards_end_with_one(
     store: ClusterBackend, stranger: ClusterBackend
 ) -> None:
     wanted = [schedule(1, queue=f"queue {n}", uid=uid(n)) for n in range(20)]
@@ -275,7 +275,7 @@ async def test_ticks_of_all_shards_are_swept_in_the_order_in_which_they_were_pla
     assert {place.place: place.count for place in (await store.stats(T0)).places}["ticks"] == 9
 
 
-async def test_a_note_finds_its_tick_whoever_has_it(store: ClusterBackend, stranger: ClusterBackend) -> None:
+async def test_a_note_finds_its_tick_in_any_shard(store: ClusterBackend, stranger: ClusterBackend) -> None:
     [one] = await keep(store, schedule(1, queue=HERE))
     await store.ticks.plan([moved(one, fires(T0, 1), slot=T0)], T0)
     await stranger.ticks.note([TickNote(one.uid, T0, "failed", 1, 2), TickNote(uid(9), T0, "failed", 1, 2)], T0)

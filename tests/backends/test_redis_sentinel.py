@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,11 +13,9 @@ from servers.process import free_ports
 from servers.sentinel import Sentinel
 
 from headrace import App, EventKind, JobState
-from headrace.api.connection import open_backend
 from headrace.errors import ConfigError, Unavailable
-from headrace.seam.protocol import Backend
 from headrace.testing.conformance.base import T0, row
-from tests.valkey import every_operation
+from tests.valkey import every_operation, opened
 from tests.worker.conftest import FAST, Told, working
 
 FOLLOWED = 60.0
@@ -37,16 +35,6 @@ def watched() -> Iterator[Sentinel]:
     servers = Sentinel(down_after=1_500)
     yield servers
     servers.close()
-
-
-@asynccontextmanager
-async def opened(where: str) -> AsyncIterator[Backend]:
-    backend = open_backend(where)
-    try:
-        await backend.open()
-        yield backend
-    finally:
-        await backend.close()
 
 
 async def until(seconds: float, done: Callable[[], Any]) -> None:

@@ -181,9 +181,7 @@ async def test_a_server_that_hangs_costs_only_its_own_leases_and_these_only_unti
                 assert renewed.lost == []
 
 
-async def test_a_server_that_hangs_holds_up_nobody_who_has_to_do_with_the_others(
-    own: ValkeyCluster, store: ClusterBackend
-) -> None:
+async def test_a_server_that_hangs_delays_no_call_to_the_others(own: ValkeyCluster, store: ClusterBackend) -> None:
     sick, fine = two_servers(own, store)
     async with frozen(own, owner(own, store, sick)):
         stuck = asyncio.ensure_future(store.insert([row(1, queue=sick)]))
@@ -196,7 +194,7 @@ async def test_a_server_that_hangs_holds_up_nobody_who_has_to_do_with_the_others
         await asyncio.wait([stuck])
 
 
-async def test_a_server_that_is_away_is_no_outage_for_those_who_work_for_others_too(
+async def test_a_server_that_is_away_is_no_outage_for_workers_that_have_other_servers(
     own: ValkeyCluster, store: ClusterBackend
 ) -> None:
     """A claim from queues of several servers brings what those have that are there, and says to look again soon."""
@@ -275,7 +273,7 @@ async def test_one_large_job_is_not_all_there_is(store: ClusterBackend) -> None:
 
 
 @pytest.mark.parametrize("governed", [(), (HERE,), (THERE,), (HERE, THERE)])
-async def test_who_has_taken_the_signals_of_several_shards_passes_on_those_that_it_does_not_follow(
+async def test_a_waiter_passes_on_the_signals_of_shards_that_it_does_not_follow(
     store: ClusterBackend, stranger: ClusterBackend, governed: tuple[str, ...]
 ) -> None:
     assert store.hints is not None
@@ -296,7 +294,7 @@ async def test_who_has_taken_the_signals_of_several_shards_passes_on_those_that_
                 pass
 
 
-async def test_a_reap_calls_the_groups_of_a_shard_that_are_still_to_be_called_anew(store: ClusterBackend) -> None:
+async def test_a_reap_calls_again_the_groups_of_a_shard_that_are_still_to_be_called(store: ClusterBackend) -> None:
     await store.insert([row(n, queue=HERE, group=f"g{n % 300}") for n in range(600)], T0)
     source, _ = parts(store)
     run = source.policies._run

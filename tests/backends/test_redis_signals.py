@@ -115,7 +115,7 @@ async def test_a_claim_that_is_cut_by_bytes_wakes_another(pair: tuple[RedisBacke
         assert await asyncio.wait_for(anext(hints), 60) == Hint("queue:q")
 
 
-async def test_who_is_cancelled_while_it_waits_leaves_the_signal_to_others(
+async def test_a_waiter_that_is_cancelled_leaves_the_signal_to_others(
     pair: tuple[RedisBackend, RedisBackend],
 ) -> None:
     one, other = pair

@@ -1,12 +1,11 @@
-"""Valkey over TLS: who is talked to is checked, and who cannot show what he must is told what to do."""
+"""Valkey over TLS: the server is checked, and a client without the right certificate is told what to do."""
 
 from __future__ import annotations
 
 import functools
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -14,12 +13,10 @@ import pytest
 from servers.certificates import Certificates
 from servers.tls import TlsFront
 
-from headrace.api.connection import open_backend
 from headrace.backends.redis import connection
 from headrace.errors import ConfigError, Unavailable
-from headrace.seam.protocol import Backend
 from headrace.testing.conformance.base import T0, row
-from tests.valkey import every_operation, server, stores
+from tests.valkey import every_operation, opened, server, stores
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +48,6 @@ def fronted(make: functools.partial[TlsFront]) -> Iterator[TlsFront]:
 
 def url(front: TlsFront, host: str = "127.0.0.1", **options: Path | str) -> str:
     return f"rediss://{host}:{front.port}/0?{urlencode(options)}"
-
-
-@asynccontextmanager
-async def opened(where: str) -> AsyncIterator[Backend]:
-    backend = open_backend(where)
-    try:
-        await backend.open()
-        yield backend
-    finally:
-        await backend.close()
 
 
 async def refusal(where: str) -> str:

@@ -1,4 +1,4 @@
-"""What goes from shard to shard arrives once, whoever carries it and wherever he stops."""
+"""What goes from shard to shard arrives once, whichever process carries it and wherever that stops."""
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -220,7 +220,7 @@ async def test_a_job_on_its_way_is_seen_once(store: ClusterBackend, stranger: Cl
 
 @pytest.mark.parametrize("done", range(4))
 @pytest.mark.parametrize("known", [True, False])
-async def test_who_changes_a_job_on_its_way_helps_it_first(
+async def test_a_change_to_a_job_first_finishes_its_move(
     store: ClusterBackend, stranger: ClusterBackend, done: int, known: bool
 ) -> None:
     await send(store)

@@ -1,4 +1,4 @@
-"""Governed queues under the eyes of a referee, on every store that has policies; and that he sees what is wrong."""
+"""A referee watches queues with policies on every store that has them; and the referee sees what is wrong."""
 
 from __future__ import annotations
 

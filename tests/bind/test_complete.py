@@ -138,7 +138,7 @@ async def test_what_is_raised_after_the_commit_changes_nothing(shop: Shop, told:
     assert str((await told.wait_for(EventKind.COMPLETED)).error) == "too late"
 
 
-async def test_whoever_lost_the_job_writes_nothing(shop: Shop) -> None:
+async def test_a_handler_that_lost_its_job_writes_nothing(shop: Shop) -> None:
     """The lease runs out, another worker takes the job: the first one's write is rolled back."""
     slow, quick, told = shop.another(**ALONE), shop.another(**ALONE), Told()
     slow.observe(told)
@@ -177,7 +177,7 @@ async def test_whoever_lost_the_job_writes_nothing(shop: Shop) -> None:
     assert str(handle.id) in str(error)
 
 
-async def test_who_rolled_back_and_lost_the_job_is_not_believed(shop: Shop) -> None:
+async def test_a_handler_that_rolled_back_and_lost_its_job_is_not_believed(shop: Shop) -> None:
     """Asking for a completion is none: that the lease is gone may have another reason."""
     app, other, told = shop.another(**ALONE), shop.another(), Told()
     app.observe(told)
@@ -335,7 +335,7 @@ async def test_nobody_waits_for_the_open_transactions_of_handlers_that_were_give
         assert {(await handle.info()).state for handle in slow} == {JobState.COMPLETED}
 
 
-async def test_who_was_given_up_on_completes_nothing(shop: Shop) -> None:
+async def test_a_handler_that_was_given_up_on_completes_nothing(shop: Shop) -> None:
     app, told = shop.another(), Told()
     app.observe(told)
     given_up, refused = threading.Event(), threading.Event()

@@ -144,7 +144,7 @@ async def test_a_role_that_may_not(shop: Shop, driver: Driver) -> None:
     assert shop.jobs == ["extract"]
 
 
-async def test_whoever_lost_the_job_cannot_commit(shop: Shop, driver: Driver) -> None:
+async def test_a_handler_that_lost_its_job_cannot_commit(shop: Shop, driver: Driver) -> None:
     """Fenced off by the store itself: even who goes on and commits has written nothing."""
     stale = Settlement(bytes(16), 1, "holder", JobState.COMPLETED)
     completed: bool | None = None

@@ -34,7 +34,7 @@ async def test_a_claim_is_a_state_and_a_claim_that_nobody_lives_up_to_is_taken_b
 
 
 async def test_a_worker_is_listed_for_as_long_as_it_beats_and_its_orphans_are_found_all_the_same(store: Store) -> None:
-    """P2: each has a time of its own, and nobody need be listed for a lease of his to be seen."""
+    """P2: each has a time of its own, and a worker need not be listed for its lease to be seen."""
     clock = ManualClock()
     queue = store.queue(clock=clock)
     await queue.enqueue("a", 1)
@@ -134,7 +134,7 @@ async def test_a_retry_goes_behind_those_that_are_due(store: Store) -> None:
 
 
 async def test_a_worker_that_was_woken_in_vain_goes_on_listening(store: Store) -> None:
-    """P21: one job wakes several, one gets it, and none of the others is out of the game: nobody looks by himself."""
+    """P21: one job wakes several, one gets it, and the others stay ready: nothing polls."""
     client = [store.client(worker={"poll": "1h"}) for _ in range(3)]
     queues = [Queue[int, int]("jobs", each) for each in client]
     ran: Counter[int] = Counter()

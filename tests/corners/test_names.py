@@ -23,7 +23,7 @@ BYTES = (b"", b"\0", b"\xff\xfe\0\r\n", bytes(range(256)), b'{"not": "json', b"\
 async def test_stores_side_by_side_hear_their_own_news_and_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P15: with prefixes on one server; nobody looks by himself, so what comes was told."""
+    """P15: with prefixes on one server; nothing polls, so what comes was announced."""
     monkeypatch.setattr(waiter, "_POLL", 3_600.0)
     store.backend()
     clients = [Client(open_backend(f"{store.url}?prefix={prefix}"), settings(url=store.url)) for prefix in "ab"]

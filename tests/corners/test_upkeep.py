@@ -58,7 +58,7 @@ def cut(kind: str) -> None:
 
 @pytest.mark.parametrize("store", ["postgres", "valkey"], indirect=True)
 async def test_connections_that_are_cut_are_made_again(store: Store) -> None:
-    """P22: those that listen too. The worker does not look by himself, so what it finds it was told of; and a hint
+    """P22: those that listen too. The worker does not poll, so what it finds it was told of; and a hint
     carries none of the payload."""
     queue, elsewhere = Queue[str, int]("jobs", store.client(worker={"poll": "1h"})), store.queue()
     gate = Gate()

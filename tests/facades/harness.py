@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from headrace import App, Client, Event, EventKind, Queue, Settings
+from headrace import App, Client, Event, EventKind, Job, Queue, Settings
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.sqlite import SqliteBackend
@@ -110,6 +110,20 @@ async def serving(*queues: Queue[Any, Any]) -> AsyncIterator[None]:
     finally:
         for queue in queues:
             await within(queue.stop())
+
+
+async def fail_once(queue: Queue[Any, Any]) -> None:
+    """Enqueue job ``a`` and stop after its first attempt, which fails. The queue's clock is to stand still."""
+    failed = asyncio.Event()
+    queue.on("failing", lambda id: failed.set())
+
+    @queue.execute
+    async def broken(job: Job[int]) -> None:
+        raise ValueError("later perhaps")
+
+    async with serving(queue):
+        await queue.enqueue("a", 1)
+        await within(failed.wait())
 
 
 @asynccontextmanager

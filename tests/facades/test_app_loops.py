@@ -189,6 +189,25 @@ class TestFork:
         """)
         assert told == ["[0,", "0]", "80"]
 
+    def test_after_a_fork_each_process_makes_ids_of_its_own(self) -> None:
+        """At once, while the clock stands still; and what was given a seed goes on as it would have."""
+        told = script("""
+            import os
+            from random import Random
+            from headrace.core.clock import ManualClock
+            from headrace.core.ids import IdMaker, seeded_by_system
+
+            own, seeded = IdMaker(ManualClock(), seeded_by_system()), IdMaker(ManualClock(), Random(1))
+            own.new()
+            for _ in range(3):
+                if (child := os.fork()) == 0:
+                    print(own.new()[8:].hex(), seeded.new().hex(), flush=True)
+                    os._exit(0)
+                os.waitpid(child, 0)
+            print(own.new()[8:].hex(), seeded.new().hex())
+        """)
+        assert (len(set(told[::2])), len(set(told[1::2]))) == (4, 1)
+
     def test_a_fork_in_the_middle_of_an_open_client(self) -> None:
         """The child starts afresh; the parent does not notice."""
         told = script("""

@@ -153,7 +153,7 @@ def test_a_call_that_waits_for_room_in_vain_says_so(wrap: Any, told: str) -> Non
     assert simulate(main, wrap) == (told, 0)
 
 
-async def test_whoever_waits_for_room_is_told_that_the_client_was_closed(store: Store) -> None:
+async def test_a_caller_that_waits_for_room_is_told_that_the_client_was_closed(store: Store) -> None:
     app, send, _ = filling(store)
     events = Events()
     app.observe(events)

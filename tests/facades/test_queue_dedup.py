@@ -11,7 +11,7 @@ from headrace import Completed, Duplicate, Job, Queued, content_id, immediate, n
 from headrace.core.clock import ManualClock
 from headrace.errors import JobNotFound
 from headrace.seam.records import Place, SweepClause
-from tests.facades.harness import Gate, Store, serving, within
+from tests.facades.harness import Gate, Store, fail_once, serving, within
 
 
 class TestEnqueueAnswers:
@@ -40,16 +40,7 @@ class TestEnqueueAnswers:
     async def test_failing(self, store: Store) -> None:
         """002-37: one that waits for its next attempt is failing, and says how often it has been tried."""
         queue = store.queue(clock=ManualClock())
-        failed = asyncio.Event()
-        queue.on("failing", lambda id: failed.set())
-
-        @queue.execute
-        async def broken(job: Job[int]) -> None:
-            raise ValueError("later perhaps")
-
-        async with serving(queue):
-            await queue.enqueue("a", 1)
-            await within(failed.wait())
+        await fail_once(queue)
         assert await queue.enqueue("a", 1) == Duplicate("failing", 1)
 
     async def test_completed_brings_the_result(self, store: Store) -> None:

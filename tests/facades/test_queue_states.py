@@ -12,7 +12,7 @@ from headrace import EventKind, Fail, Job, Queue, Queued, immediate, never
 from headrace.core.clock import ManualClock
 from headrace.errors import JobCancelled, RetriesExhausted
 from headrace.types import Cancelled
-from tests.facades.harness import Events, Gate, Store, World, serving, simulate, within
+from tests.facades.harness import Events, Gate, Store, World, fail_once, serving, simulate, within
 
 
 async def state_of(queue: Queue[Any, Any], id: str) -> str:
@@ -57,16 +57,7 @@ class TestStates:
     async def test_failing(self, store: Store) -> None:
         """002-50: an attempt failed and another is to come."""
         queue = store.queue(clock=ManualClock())
-        tried = asyncio.Event()
-        queue.on("failing", lambda id: tried.set())
-
-        @queue.execute
-        async def broken(job: Job[int]) -> None:
-            raise ValueError("no")
-
-        async with serving(queue):
-            await queue.enqueue("a", 1)
-            await within(tried.wait())
+        await fail_once(queue)
         status = await queue.status("a")
         assert status is not None
         assert (status.state, status.attempts, status.error) == ("failing", 1, None)
@@ -232,16 +223,7 @@ class TestCancel:
     async def test_failing(self, store: Store) -> None:
         """A job between two attempts can be cancelled like one that was never tried."""
         queue = store.queue(clock=ManualClock())
-        tried = asyncio.Event()
-        queue.on("failing", lambda id: tried.set())
-
-        @queue.execute
-        async def broken(job: Job[int]) -> None:
-            raise ValueError("no")
-
-        async with serving(queue):
-            await queue.enqueue("a", 1)
-            await within(tried.wait())
+        await fail_once(queue)
         assert await queue.cancel("a") == "cancelled"
         assert await state_of(queue, "a") == "cancelled"
 

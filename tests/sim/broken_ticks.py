@@ -25,7 +25,7 @@ class _AnyVersion(MemoryTicks):
 
 
 class PlanIgnoresVersion(MemoryBackend):
-    """Whoever plans last wins, however long ago he looked."""
+    """The last planner wins, however long ago it looked."""
 
     def __init__(self) -> None:
         super().__init__()

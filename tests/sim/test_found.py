@@ -24,7 +24,7 @@ def test_a_requeued_job_is_not_ended_by_the_expiry_it_had_before() -> None:
     assert tale.verdict().ok, tale.verdict().story
 
 
-def test_a_job_enqueued_anew_is_not_ended_by_the_expiry_of_its_namesake() -> None:
+def test_a_job_enqueued_again_is_not_ended_by_the_expiry_of_its_namesake() -> None:
     tale = Tale()
     tale.insert(row(1, expires=SECOND))
     tale.run(keep=False)

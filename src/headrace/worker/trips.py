@@ -186,9 +186,10 @@ class Trips:
             if not batch or backend.finish_and_claim is None:
                 return [], await backend.claim(request, at)
             states, claimed = await backend.finish_and_claim(batch, request, at)
+            # The claim is under way until its jobs are known here: a renewal that tells of them gives back what is not.
+            return await self._ask_again(batch, states, repeated=repeated), claimed
         finally:
             self._claimer.arrive(claim, want)
-        return await self._ask_again(batch, states, repeated=repeated), claimed
 
     async def _finish(self, batch: list[Settlement], *, repeated: bool) -> list[JobState | None]:
         states = await self._backend.finish(batch, self._clock.stamp())

@@ -82,7 +82,7 @@ class Paired(PostgresBackend):
         return removed
 
     async def enqueue(self, rows: Sequence[Row]) -> list[Inserted]:
-        """Insert as a caller does in a transaction of his own."""
+        """Insert as a caller does in a transaction of its own."""
         joined = self.tx.join(self._connection)
         assert isinstance(joined, AsyncPostgresJoined)
         return await joined.insert(rows)

@@ -72,7 +72,7 @@ class Spoken(Protocol):
         ...
 
     async def enqueue(self, rows: Sequence[Row]) -> list[Inserted]:
-        """Insert as a caller does in a transaction of his own; the server's clock is the one that counts."""
+        """Insert as a caller does in a transaction of its own; the server's clock is the one that counts."""
         ...
 
 
@@ -397,7 +397,7 @@ STATEMENTS = (
 
 _NAMED = {statement.name: statement for statement in STATEMENTS}
 INSERTS = [_NAMED[name] for name in ("insert", "insert with a key", "insert with a key elsewhere", "insert again")]
-"""What a caller may send in a transaction of his own."""
+"""What a caller may send in a transaction of its own."""
 SERVING = [
     statement
     for name, statement in _NAMED.items()
@@ -405,7 +405,7 @@ SERVING = [
 ]
 """What everybody depends on."""
 JOINING = [_NAMED[name] for name in ("insert with a key", "insert with a key that a failed job holds")]
-"""What makes somebody wait for a job, which then must not end unseen. Nobody sends it in a transaction of his own."""
+"""What makes somebody wait for a job, which then must not end unseen. Nobody sends it in a transaction of its own."""
 LOCKING = [_NAMED[name] for name in ("make a day", "drop the completed of a day")]
 """What takes whole tables, for a moment."""
 

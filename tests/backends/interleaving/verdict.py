@@ -52,8 +52,8 @@ async def check_migration(stage: Stage, statement: Statement, crowd: Scene = CRO
 
 
 async def check_bound(stage: Stage, second: Statement) -> list[str]:
-    """What is wrong when a statement comes while a caller's own transaction has enqueued and not yet committed. When he
-    does, the clock of his jobs is the server's, so that only the truth is looked at; when he does not, all is."""
+    """What is wrong when a statement comes while a caller's own transaction has enqueued and not yet committed. When it
+    commits, the clock of its jobs is the server's, so only the truth is compared; when it does not, everything is."""
     _, wrong = await stage.play(CROWD, BOUND, second, commit=True)
     return wrong + (await _check(stage, CROWD, BOUND, second, commit=False))[1]
 

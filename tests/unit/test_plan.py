@@ -33,7 +33,7 @@ from headrace.schedules.plan import (
     unpack,
 )
 from headrace.seam.ticks import NewTick, Overlap, Plan, Schedule
-from tests.core.given import given
+from tests.unit.given import given
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -290,7 +290,7 @@ def test_jitter_spreads_over_all_that_it_may() -> None:
     assert abs(sum(shifts)) / len(shifts) < 0.01 * 10 * SECOND
 
 
-def test_whoever_plans_comes_to_the_same_plan() -> None:
+def test_every_planner_comes_to_the_same_plan() -> None:
     definition = defined(jitter=0.3)
     schedule = scheduled(definition)
     again = unpack(definition.pack())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.core.durations import LONGEST, micros, spell
 from headrace.errors import ConfigError
-from tests.core.given import given
+from tests.unit.given import given
 
 
 @pytest.mark.parametrize(

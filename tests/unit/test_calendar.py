@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from headrace.errors import ConfigError
 from headrace.schedules.calendar import ALIASES, CronRule, EveryRule, cron_rule, plain, zone
 from headrace.seam.instants import from_datetime, to_datetime
-from tests.core.given import given
+from tests.unit.given import given
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.limits.rates import parse_rate, spell_rate
 from headrace.seam.policy import FOREVER, QueuePause, Rate
-from tests.core.given import given
+from tests.unit.given import given
 
 DAY = 86_400_000_000
 

@@ -13,7 +13,7 @@ from headrace import Again, Done, Job, JsonSerde, NewJob
 from headrace.api.arguments import Arguments
 from headrace.api.options import JobOptions
 from headrace.errors import CodecError, ConfigError, InvalidJob
-from tests.core.given import given
+from tests.unit.given import given
 
 
 def everything(a: int, b: str = "b", /, c: float = 0.5, *, d: bool, e: list[int] | None = None) -> int: ...

@@ -136,8 +136,8 @@ def test_who_wants_another_part_of_the_store_does_not_wait_for_the_one_that_is_a
     run(main())
 
 
-def test_each_has_a_patience_of_his_own() -> None:
-    """Who comes while the store is away waits as long as who came first, and is told when his own time is over."""
+def test_each_caller_has_a_patience_of_its_own() -> None:
+    """A caller that comes while the store is away waits as long as the first one, and until its own time is over."""
 
     async def main() -> list[float]:
         store, tasks = Store(*[Unavailable("away")] * 100), Tasks()
@@ -227,7 +227,7 @@ async def test_an_answer_of_the_wrong_length_is_a_bug_that_is_told(tasks: Tasks)
         await asyncio.wait_for(batcher.submit(1), 60)
 
 
-async def test_whoever_gives_up_waiting_harms_nobody(tasks: Tasks) -> None:
+async def test_a_caller_that_gives_up_waiting_harms_nobody(tasks: Tasks) -> None:
     store = Store()
     store.gate.clear()
     batcher = make(store, tasks)

@@ -20,7 +20,7 @@ from headrace.payloads.codec import JSON, MSGPACK, RAW, Envelope, show
 from headrace.payloads.content_id import content_id
 from headrace.payloads.pack import Packer
 from headrace.seam.records import Limits
-from tests.core.given import given
+from tests.unit.given import given
 
 PLAIN = st.recursive(
     st.none()

@@ -17,7 +17,7 @@ from headrace.core.clock import ManualClock
 from headrace.core.ids import IdMaker, parse_id, secret_name, seeded_by_system
 from headrace.core.names import check_name, check_queue, worker_name
 from headrace.errors import InvalidJob
-from tests.core.given import given
+from tests.unit.given import given
 
 
 class TestNames:
@@ -134,26 +134,6 @@ class TestIds:
         with pytest.raises(InvalidJob) as caught:
             parse_id("x" * 10**6)
         assert len(str(caught.value)) < 300
-
-    def test_are_another_process_s_own_after_a_fork(self) -> None:
-        """At once, while the clock stands still; and what was given a seed goes on as it would have."""
-        own, seeded = IdMaker(ManualClock(), seeded_by_system()), IdMaker(ManualClock(), Random(1))
-        own.new()
-        drawn, told = set(), set()
-        for _ in range(3):
-            reading, writing = os.pipe()
-            if (child := os.fork()) == 0:
-                os.write(writing, own.new() + seeded.new())
-                os._exit(0)
-            os.waitpid(child, 0)
-            made = os.read(reading, 32)
-            drawn.add(made[:16])
-            told.add(made[16:])
-            os.close(reading)
-            os.close(writing)
-        drawn.add(own.new())
-        told.add(seeded.new())
-        assert (len({made[8:] for made in drawn}), len(told)) == (4, 1)
 
     def test_secrets(self) -> None:
         """X18: 128 bits, from the system's randomness."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace import RetryPolicy, exponential, forever, gentle, immediate, never, persistent
 from headrace.errors import ConfigError
-from tests.core.given import given
+from tests.unit.given import given
 
 SECOND = 1_000_000
 

@@ -136,7 +136,7 @@ def test_a_loop_that_has_gone_is_no_trouble() -> None:
 def test_functions_that_a_child_could_not_find() -> None:
     def local() -> None: ...
 
-    assert function_path(test_a_loop_that_has_gone_is_no_trouble).startswith("tests.core.test_executors:")
+    assert function_path(test_a_loop_that_has_gone_is_no_trouble).startswith("tests.unit.test_executors:")
     for function in (lambda: None, local):
         with pytest.raises(ConfigError, match="top of a module"):
             function_path(function)

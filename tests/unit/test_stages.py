@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from random import Random
@@ -29,7 +30,7 @@ from headrace.worker.leases import Leases
 from headrace.worker.middleware import Next, compose
 from headrace.worker.renewer import Renewer
 from headrace.worker.settler import Settler
-from tests.core.given import given
+from tests.unit.given import given
 
 
 class Stumbling:
@@ -232,7 +233,7 @@ class TestRenewer:
 
 
 class TestClaimer:
-    async def test_looks_again_in_a_moment_each_time_that_a_due_job_is_in_somebody_s_hand(self) -> None:
+    async def test_looks_again_in_a_moment_each_time_that_a_due_job_is_locked(self) -> None:
         """Longer and longer while it gets nothing; and not so after a claim that brought jobs."""
         leases = Leases(10)
         settler: Any = Settler(leases, Observers(), Notes(None, ManualClock(), Random(1)), Bell())
@@ -247,6 +248,27 @@ class TestClaimer:
             claimer.got(Claimed([], next_in=0), 1, 0.0, 0.0)
             claimer.got(Claimed([leased(number)]), 1, 0.0, 0.0)
         assert pauses == [0.005, 0.01] * 20
+
+    async def test_a_burst_ends_though_two_trips_never_come_back_together(self) -> None:
+        leases = Leases(10)
+        settler = Settler(leases, Observers(), Notes(None, SystemClock(), Random(1)), Bell())
+        runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
+        strays: Any = SimpleNamespace(stuck=False)
+        request = Claim("w", ("q",), 0, 10_000_000)
+        claimer = Claimer(request, leases, settler, runner, strays, Bell(), Random(1), slots=10, prefetch=0, poll=60.0)
+        claimer.burst = True
+        under_way = deque([(claimer.depart(6), 6), (claimer.depart(4), 4)])
+        for _ in range(10):
+            claim, asked = under_way.popleft()
+            claimer.request(asked, 0)
+            claimer.arrive(claim, asked)
+            claimer.got(Claimed([]), asked, 0.0, 0.0)
+            if want := claimer.want():
+                under_way.append((claimer.depart(want), want))
+            if not under_way:
+                break
+        assert claimer.empty.is_set()
+        claimer.close()
 
 
 class TestSettler:
