@@ -57,15 +57,14 @@ class Trips:
         self._judge = judge
         self._renewer = renewer
         self._lease = lease
-        self._reason = asyncio.Event()
-        bell.heard_by(self._reason.set)
+        self._bell = bell
         self.beat = 0.0
         """When the store last answered, by the loop's clock."""
 
     async def run(self) -> None:
         """Make trips until cancelled."""
         while True:
-            self._reason.clear()
+            rung = self._bell.rung
             batch = self._take(self._backend.limits.max_batch) if self._take else []
             want = self._claimer.want() if self._claimer else 0
             if batch or want:
@@ -76,7 +75,7 @@ class Trips:
                         self._settler.put_back(batch)
                     raise
             else:
-                await self._reason.wait()
+                await self._bell.wait(rung)
 
     async def _trip(self, batch: list[Settlement], want: int) -> None:
         repeated, loop = False, asyncio.get_running_loop()
