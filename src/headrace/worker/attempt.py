@@ -81,13 +81,19 @@ class Attempts:
     async def run(self, slot: Slot, handler: Handler) -> None:
         """Run the slot's one job: start it, load it, call its handler, judge what came of it, settle."""
         [leased] = slot.jobs
-        if (leased.begun or self._observers) and not self._start(leased):
+        observed = self._observers.present
+        if (leased.begun or observed) and not self._start(leased):
             return
         job: Job[Any] | None = None
+        sections = None
         usable = False
         try:
-            large = any_large(leased.cells)
-            payload, sections = await self._load_large(handler, leased) if large else (_loaded(handler, leased), None)
+            for cell in leased.cells.values():  # any_large, but this is the hot path: no call
+                if len(cell) > LARGE:
+                    payload, sections = await self._load_large(handler, leased)
+                    break
+            else:
+                payload = handler.load(leased)
             if handler.quick is not None:
                 usable = True
                 value = await handler.quick(payload)
@@ -99,9 +105,9 @@ class Attempts:
         except BaseException as error:  # a handler that wants to leave leaves alone: the worker stays
             if self._stopped(slot, [leased], handler, error):
                 return
-            ended: Ended = unwrap(error) or error
+            ended: Ended = unwrap(error) or error if usable else _unusable(error)
         else:
-            if not (isinstance(value, OUTCOMES) or handler.after or self._observers or leased.headers is not None):
+            if not (isinstance(value, OUTCOMES) or handler.after or observed or leased.headers is not None):
                 settlement = self._judge.done(leased, handler, value)
                 self._settler.add(settlement if settlement.result is None else await self._compressed(settlement))
                 return
@@ -156,7 +162,7 @@ class Attempts:
         """Payload and sections, opened in a thread."""
 
         def opened() -> tuple[Any, dict[str, bytes]]:
-            return _loaded(handler, leased), self._packer.sections(leased.cells)
+            return handler.load(leased), self._packer.sections(leased.cells)
 
         return await asyncio.to_thread(opened)
 
@@ -169,8 +175,9 @@ class Attempts:
                 if any_large(leased.cells):
                     jobs.append(self._job(slot, handler, leased, *await self._load_large(handler, leased)))
                 else:
-                    jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
-            except PayloadError as error:
+                    jobs.append(self._job(slot, handler, leased, handler.load(leased)))
+            except Exception as problem:
+                error = _unusable(problem)
                 started.remove(leased)
                 self._conclude(leased, self._judged(leased, handler, error, usable=False), error, slot)
         return jobs
@@ -326,13 +333,13 @@ def _event(kind: EventKind, leased: Leased, **more: Any) -> Event:
     return Event(kind, leased.id, leased.queue, leased.task, leased.key, leased.attempt, **more)
 
 
-def _loaded(handler: Handler, leased: Leased) -> Any:
-    try:
-        return handler.load(leased)
-    except PayloadError:
-        raise
-    except Exception as error:
-        raise CodecError(f"the payload cannot be loaded: {error}") from error
+def _unusable(error: BaseException) -> BaseException:
+    """What a job fails with whose payload cannot be loaded."""
+    if isinstance(error, PayloadError) or not isinstance(error, Exception):
+        return error
+    problem = CodecError(f"the payload cannot be loaded: {error}")
+    problem.__cause__ = error
+    return problem
 
 
 def _too_long(slot: Slot, handler: Handler) -> str:

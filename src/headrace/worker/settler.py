@@ -60,9 +60,13 @@ class Settler:
         """Put an outcome on its way; ``news`` is told when the store has accepted it."""
         if news is not None:
             self._news[settlement.id, settlement.epoch] = news
-        self.quiet.clear()
-        entrusted = (settlement.id, settlement.epoch) in self._leases.entrusted
-        (self._apart if entrusted else self._waiting).append(settlement)
+        if not self._waiting:  # else it is not set
+            self.quiet.clear()
+        entrusted = self._leases.entrusted.results
+        if entrusted and (settlement.id, settlement.epoch) in entrusted:
+            self._apart.append(settlement)
+        else:
+            self._waiting.append(settlement)
         self._bell.ring()
 
     def has(self, job_id: JobId, epoch: int) -> bool:
@@ -93,14 +97,12 @@ class Settler:
         """The store has spoken."""
         self.under_way -= len(batch)
         self.settled += len(batch)
-        drop, old = self._leases.drop, self._leases.old(self._leases.now())
-        for settlement, state in zip(batch, states, strict=True):
-            late = drop(settlement.id, settlement.epoch, old)
-            if late is not None and state is not None:
-                self.warn(late)
-            if self._news:
+        for position, job in self._leases.settled(batch, self._leases.now()).items():
+            if states[position] is not None:
+                self.warn(job)
+        if self._news or self.notes.expected:
+            for settlement, state in zip(batch, states, strict=True):
                 self._tell(settlement, state)
-            if self.notes.expected:
                 self.notes.answered(settlement, state)
         if not len(self):
             self.quiet.set()
