@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from headrace.core.names import check_name, unknown_task
-from headrace.core.store_access import Owner
+from headrace.core.store_access import Owner, StoreAccess
 from headrace.core.validation import check_limit
 from headrace.errors import ConfigError, Unavailable
 from headrace.limits.rates import RULES, check_count, check_rules, parse_rate, spell_rate
@@ -136,7 +136,7 @@ class Policies:
     trial None True
     """
 
-    def __init__(self, owner: Owner, tasks: Collection[str] = ()) -> None:
+    def __init__(self, owner: Owner[StoreAccess], tasks: Collection[str] = ()) -> None:
         self._owner = owner
         self._tasks = tasks
         """The app's tasks, if it has any; another name may be a typo."""

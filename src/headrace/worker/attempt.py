@@ -167,8 +167,8 @@ class Attempts:
         return await asyncio.to_thread(opened)
 
     async def _jobs(self, slot: Slot, handler: Handler, started: list[Leased]) -> list[Job[Any]]:
-        """Those of a batch as its handler sees them. Those whose payloads cannot be used are concluded, and started no
-        more."""
+        """The jobs of a batch as its handler sees them. A job whose payload cannot be loaded fails, and is removed from
+        ``started``."""
         jobs = []
         for leased in tuple(started):
             try:
@@ -183,8 +183,8 @@ class Attempts:
         return jobs
 
     async def _compressed(self, settlement: Settlement) -> Settlement:
-        """With a large result compressed, in a thread. The handler is through by now: a stop that comes meanwhile
-        changes nothing but the size."""
+        """The settlement with a large result compressed, in a thread. The handler has returned by now: if a stop comes
+        meanwhile, the result is stored uncompressed."""
         if settlement.result is None or len(settlement.result) <= LARGE:
             return settlement
         try:
@@ -215,7 +215,7 @@ class Attempts:
         if settlement.state is not JobState.COMPLETED:
             raise _Unstorable(failures(settlement.error)[-1].message)
         self._entrusted.add(leased.id, leased.epoch, result)
-        # Looked at after that; whoever gives the job up looks in the other order.
+        # In this order: a stop sets given_up first, then looks at what is entrusted.
         return None if token.given_up else settlement
 
     def _judged(self, leased: Leased, handler: Handler, ended: Ended, *, usable: bool = True) -> Settlement:
@@ -260,7 +260,7 @@ class Attempts:
         return settlement, ended
 
     def _settle_stopped(self, slot: Slot, jobs: list[Leased], handler: Handler) -> None:
-        """The handler was cancelled by us, for a reason that we know. One in a thread may still be running."""
+        """Settle jobs whose handler this worker has cancelled. A handler in a thread may still be running."""
         if slot.token is not None:
             slot.token.given_up = True
         for leased in jobs:
@@ -316,13 +316,13 @@ class Attempts:
         self._conclude(leased, self._judge.cancelled(leased), None)
 
     def escaped(self, leased: Leased, error: BaseException) -> None:
-        """What came of this job is lost, to an error that should have been dealt with before: the job has failed."""
+        """An error of the worker itself kept this job's outcome from being settled: the job fails with that error."""
         self.tell(EventKind.ERROR, leased, error=error, detail=UNSTORABLE)
         news = _event(EventKind.FAILED, leased, error=error, detail=UNSTORABLE) if self._observers else None
         self._settler.add(self._judge.refuse(leased, error, UNSTORABLE), news)
 
     def tell(self, kind: EventKind, leased: Leased, **more: Any) -> None:
-        """Something happened to this job. An error that nobody observes is logged."""
+        """Tell observers that something happened to this job. Without observers, an error is logged."""
         if self._observers:
             self._observers.tell(_event(kind, leased, **more))
         elif kind is EventKind.ERROR:

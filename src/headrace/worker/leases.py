@@ -12,11 +12,11 @@ from headrace.worker.entrusted import Entrusted
 
 _ELAPSED = SystemClock().elapsed
 _NEARLY = 0.9
-"""Of a lease: when so much has passed of it, it was a near thing."""
+"""The part of a lease after which it counts as nearly over."""
 
 
 class _Held(Struct, gc=False):
-    """One lease. Whoever renews it changes this very object: a job that was dropped and granted again has another."""
+    """One lease. A renewal changes this object in place; a job that was dropped and granted again has a new one."""
 
     epoch: int
     job: Leased
@@ -103,6 +103,6 @@ class Leases:
         return held is None or held.epoch != epoch or held.since + self.lease <= now
 
     def in_doubt(self, now: float) -> list[tuple[JobId, int]]:
-        """Leases that have run out by this process's own count, and that nobody has told to be lost."""
+        """Leases that have run out by this process's own count, and that the store has not reported lost."""
         end = now - self.lease
         return [(job_id, held.epoch) for job_id, held in list(self._held.items()) if held.since <= end]
