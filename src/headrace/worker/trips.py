@@ -187,9 +187,9 @@ class Trips:
             if not batch or backend.finish_and_claim is None:
                 return [], await backend.claim(request, at)
             states, claimed = await backend.finish_and_claim(batch, request, at)
-        finally:
+            return await self._ask_again(batch, states, repeated=repeated), claimed
+        finally:  # not before: until its jobs are granted, their leases look unknown
             self._claimer.arrive(claim, want)
-        return await self._ask_again(batch, states, repeated=repeated), claimed
 
     async def _finish(self, batch: list[Settlement], *, repeated: bool) -> list[JobState | None]:
         states = await self._backend.finish(batch, self._clock.stamp())
