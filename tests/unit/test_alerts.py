@@ -112,11 +112,11 @@ class TestLeases:
     def test_which_were_nearly_over_when_their_jobs_ended(self) -> None:
         leases = Leases(10)
         job = self.held(leases, since=100)
-        assert leases.drop(job.id, 1, leases.old(109)) is None
+        done, other = (Settlement(job.id, epoch, "w", JobState.COMPLETED) for epoch in (1, 2))
+        assert leases.settled([done], now=109) == {}
         self.held(leases, since=100)
-        assert leases.drop(job.id, 2, leases.old(109.1)) is None
-        assert leases.drop(job.id, 1, leases.old(109.1)) == job
-        assert leases.drop(job.id, 1, leases.old(109.1)) is None
+        assert leases.settled([other, done], now=109.1) == {1: job}
+        assert leases.settled([done], now=109.1) == {}
 
     @pytest.mark.parametrize(
         ("age", "answer", "alerts"),

@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
-from headrace.api.client import Owner
+from headrace.api.client import Client
 from headrace.api.handle import Handle
 from headrace.api.loop_guard import needs_loop
 from headrace.api.options import BatchOptions, JobOptions
 from headrace.api.registered import Registered
 from headrace.core.callables import check_handler, is_async, written
 from headrace.core.numbers import check_whole
+from headrace.core.store_access import Owner
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import JSON, JsonSerde
 from headrace.payloads.offload import decode
@@ -49,7 +50,7 @@ class BatchTask(Registered, Generic[T]):
 
     def __init__(
         self,
-        owner: Owner,
+        owner: Owner[Client],
         function: Callable[[list[Job[T]]], Awaitable[Any]],
         name: str,
         options: BatchOptions,

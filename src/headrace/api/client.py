@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from random import Random
-from typing import Protocol
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -45,12 +44,6 @@ from headrace.worker.helper import Helper
 from headrace.worker.judge import failures
 from headrace.worker.strays import Strays
 from headrace.worker.worker import Worker
-
-
-class Owner(Protocol):
-    """Something that has a client; tests may replace it."""
-
-    client: Client
 
 
 class JobCalls:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self, Unpack
 
-from headrace.api.client import Owner
+from headrace.api.client import Client
 from headrace.api.options import BatchOptions, JobOptions, NewJobOptions, TaskOptions, changed, length, shared
 from headrace.core.names import check_name
+from headrace.core.store_access import Owner
 from headrace.errors import ConfigError
 from headrace.text import shown
 from headrace.types import Duration, Encoded, NewJob
@@ -18,7 +19,12 @@ class Registered:
     """A function that jobs of an app run; the base of ``Task`` and ``BatchTask``."""
 
     def __init__(
-        self, owner: Owner, function: Callable[..., Any], name: str, options: TaskOptions | BatchOptions, what: str
+        self,
+        owner: Owner[Client],
+        function: Callable[..., Any],
+        name: str,
+        options: TaskOptions | BatchOptions,
+        what: str,
     ) -> None:
         """``what``: the task, for messages."""
         self.function = function

@@ -9,13 +9,14 @@ from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from headrace.api.arguments import Arguments
-from headrace.api.client import Owner
+from headrace.api.client import Client
 from headrace.api.handle import Handle
 from headrace.api.loop_guard import needs_loop
 from headrace.api.options import TaskOptions
 from headrace.api.registered import Registered
 from headrace.core.callables import check_handler, is_async
 from headrace.core.durations import micros
+from headrace.core.store_access import Owner
 from headrace.errors import ConfigError
 from headrace.payloads.codec import JSON, JsonSerde
 from headrace.payloads.offload import LARGE, decode
@@ -45,7 +46,7 @@ class Task(Registered, Generic[P, R]):
     '10m'
     """
 
-    def __init__(self, owner: Owner, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
+    def __init__(self, owner: Owner[Client], function: Callable[..., Any], name: str, options: TaskOptions) -> None:
         if not callable(function):
             raise ConfigError(f"task: expected a function, got {type(function).__name__}")
         check_handler(function, f"task {name}")

@@ -15,6 +15,8 @@ def check_settled(batch: Sequence[Settlement]) -> None:
     Traceback (most recent call last):
     ValueError: a lease ends in available, cancelled, completed, failed or paused, but settlement 1 says running
     """
+    if {settlement.state for settlement in batch} <= SETTLED:
+        return
     for number, settlement in enumerate(batch, start=1):
         if settlement.state not in SETTLED:
             *names, last = sorted(state.value for state in SETTLED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Protocol
 
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -32,8 +33,8 @@ class SystemClock:
     def stamp(self) -> None:
         return None
 
-    def elapsed(self) -> float:
-        return time.clock_gettime(_STEADY)
+    elapsed = staticmethod(partial(time.clock_gettime, _STEADY))
+    """Without a function around it: asked for every job."""
 
 
 class ManualClock:

@@ -114,17 +114,21 @@ class Observers:
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []
+        self.present = False
+        """Whether there are any; asked for every job."""
         self._throttle = Throttle()
 
     def __bool__(self) -> bool:
-        return bool(self._observers)
+        return self.present
 
     def add(self, observer: Observer) -> None:
         check_listener(observer, "observer")
         self._observers.append(observer)
+        self.present = True
 
     def remove(self, observer: Observer) -> None:
         self._observers.remove(observer)
+        self.present = bool(self._observers)
 
     def tell(self, event: Event) -> None:
         for observer in tuple(self._observers):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from headrace.core.clock import Clock
 from headrace.core.config import Settings
@@ -11,6 +11,8 @@ from headrace.core.events import Observers
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Altered, Change, Limits, Selector
 from headrace.types import Duration
+
+AccessT_co = TypeVar("AccessT_co", covariant=True)
 
 
 class StoreAccess(Protocol):
@@ -39,9 +41,9 @@ class StoreAccess(Protocol):
         """Lets them go on."""
 
 
-class Owner(Protocol):
-    """Something that has a client; tests may replace it."""
+class Owner(Protocol[AccessT_co]):
+    """Something that has a client, or another way to a store; tests may replace it."""
 
     @property
-    def client(self) -> StoreAccess:
+    def client(self) -> AccessT_co:
         """The way to the store."""

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 from msgspec.structs import asdict, replace
 
 from headrace.core.names import check_name, unknown_task
-from headrace.core.store_access import Owner
+from headrace.core.store_access import Owner, StoreAccess
 from headrace.core.validation import check_limit
 from headrace.core.view import View
 from headrace.errors import ConfigError, Unavailable
@@ -127,7 +127,7 @@ class Policies:
     trial None True
     """
 
-    def __init__(self, owner: Owner, tasks: Collection[str] = ()) -> None:
+    def __init__(self, owner: Owner[StoreAccess], tasks: Collection[str] = ()) -> None:
         self._owner = owner
         self._tasks = tasks
         """The app's tasks, if it has any; another name may be a typo."""

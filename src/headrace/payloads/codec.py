@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import is_dataclass
+from struct import Struct
 from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin
 from zlib import crc32
 
@@ -32,7 +33,8 @@ T = TypeVar("T")
 
 RAW, JSON, MSGPACK = 0, 1, 2
 _ZSTD = 0x10
-_HEAD = 5
+_HEAD = Struct(">BI")
+_BRACE = ord("{")
 _NAMES = {RAW: "raw bytes", JSON: "JSON", MSGPACK: "MessagePack"}
 _MAX_DEPTH = 64
 _NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[^"\[\]{}]++', re.DOTALL)
@@ -180,16 +182,19 @@ class Envelope:
             if len(packed) < len(body) * _MIN_GAIN:
                 body = packed
                 kind |= _ZSTD
-        return b"%c%b%b" % (kind, crc32(body).to_bytes(4, "big"), body)
+        return _HEAD.pack(kind, crc32(body)) + body
 
     def open(self, cell: bytes, what: str) -> tuple[int, bytes]:
         """The kind and the body of a cell."""
-        if cell.startswith(b"{"):
+        if len(cell) < _HEAD.size:
+            if cell.startswith(b"{"):
+                return JSON, _bare(cell, what)
+            raise CodecError(f"{what}: expected an envelope of at least {_HEAD.size} bytes, got {len(cell)}")
+        kind, checksum = _HEAD.unpack_from(cell)
+        if kind == _BRACE:
             return JSON, _bare(cell, what)
-        if len(cell) < _HEAD:
-            raise CodecError(f"{what}: expected an envelope of at least {_HEAD} bytes, got {len(cell)}")
-        kind, body = cell[0], cell[_HEAD:]
-        if crc32(body) != int.from_bytes(cell[1:_HEAD], "big"):
+        body = cell[_HEAD.size :]
+        if crc32(body) != checksum:
             raise CodecError(f"{what}: the checksum does not match; the stored bytes are damaged")
         if kind & _ZSTD:
             body = self._inflate(body, what)

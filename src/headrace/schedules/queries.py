@@ -12,7 +12,7 @@ from typing import Protocol
 from headrace.core.durations import micros
 from headrace.core.names import check_name
 from headrace.core.numbers import check_whole
-from headrace.core.store_access import StoreAccess
+from headrace.core.store_access import Owner, StoreAccess
 from headrace.core.view import View
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.payloads.pack import Packer
@@ -79,18 +79,10 @@ class ScheduleAccess(StoreAccess, Protocol):
     packer: Packer
 
 
-class Owner(Protocol):
-    """Something that has a client; tests may replace it."""
-
-    @property
-    def client(self) -> ScheduleAccess:
-        """The way to the store."""
-
-
 class ScheduleQueries:
     """Reads the schedules of a store. Nothing here changes them."""
 
-    def __init__(self, owner: Owner, dynamic: Collection[str] = ()) -> None:
+    def __init__(self, owner: Owner[ScheduleAccess], dynamic: Collection[str] = ()) -> None:
         self._owner = owner
         self._dynamic = dynamic
         """The schedules for which this process has a function that says when the next slot comes."""

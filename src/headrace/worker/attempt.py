@@ -81,13 +81,19 @@ class Attempts:
     async def run(self, slot: Slot, handler: Handler) -> None:
         """Run the slot's one job: start it, load it, call its handler, judge what came of it, settle."""
         [leased] = slot.jobs
-        if (leased.begun or self._observers) and not self._start(leased):
+        observed = self._observers.present
+        if (leased.begun or observed) and not self._start(leased):
             return
         job: Job[Any] | None = None
+        sections = None
         usable = False
         try:
-            large = any_large(leased.cells)
-            payload, sections = await self._load_large(handler, leased) if large else (_loaded(handler, leased), None)
+            for cell in leased.cells.values():  # any_large, but this is the hot path: no call
+                if len(cell) > LARGE:
+                    payload, sections = await self._load_large(handler, leased)
+                    break
+            else:
+                payload = handler.load(leased)
             if handler.quick is not None:
                 usable = True
                 value = await handler.quick(payload)
@@ -99,9 +105,9 @@ class Attempts:
         except BaseException as error:  # a handler that wants to leave leaves alone: the worker stays
             if self._stopped(slot, [leased], handler, error):
                 return
-            ended: Ended = unwrap(error) or error
+            ended: Ended = unwrap(error) or error if usable else _unusable(error)
         else:
-            if not (isinstance(value, OUTCOMES) or handler.after or self._observers or leased.headers is not None):
+            if not (isinstance(value, OUTCOMES) or handler.after or observed or leased.headers is not None):
                 settlement = self._judge.done(leased, handler, value)
                 self._settler.add(settlement if settlement.result is None else await self._compressed(settlement))
                 return
@@ -156,28 +162,29 @@ class Attempts:
         """Payload and sections, opened in a thread."""
 
         def opened() -> tuple[Any, dict[str, bytes]]:
-            return _loaded(handler, leased), self._packer.sections(leased.cells)
+            return handler.load(leased), self._packer.sections(leased.cells)
 
         return await asyncio.to_thread(opened)
 
     async def _jobs(self, slot: Slot, handler: Handler, started: list[Leased]) -> list[Job[Any]]:
-        """Those of a batch as its handler sees them. Those whose payloads cannot be used are concluded, and started no
-        more."""
+        """The jobs of a batch as its handler sees them. A job whose payload cannot be loaded fails, and is removed from
+        ``started``."""
         jobs = []
         for leased in tuple(started):
             try:
                 if any_large(leased.cells):
                     jobs.append(self._job(slot, handler, leased, *await self._load_large(handler, leased)))
                 else:
-                    jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
-            except PayloadError as error:
+                    jobs.append(self._job(slot, handler, leased, handler.load(leased)))
+            except Exception as problem:
+                error = _unusable(problem)
                 started.remove(leased)
                 self._conclude(leased, self._judged(leased, handler, error, usable=False), error, slot)
         return jobs
 
     async def _compressed(self, settlement: Settlement) -> Settlement:
-        """With a large result compressed, in a thread. The handler is through by now: a stop that comes meanwhile
-        changes nothing but the size."""
+        """The settlement with a large result compressed, in a thread. The handler has returned by now: if a stop comes
+        meanwhile, the result is stored uncompressed."""
         if settlement.result is None or len(settlement.result) <= LARGE:
             return settlement
         try:
@@ -208,7 +215,7 @@ class Attempts:
         if settlement.state is not JobState.COMPLETED:
             raise _Unstorable(failures(settlement.error)[-1].message)
         self._entrusted.add(leased.id, leased.epoch, result)
-        # Looked at after that; whoever gives the job up looks in the other order.
+        # In this order: a stop sets given_up first, then looks at what is entrusted.
         return None if token.given_up else settlement
 
     def _judged(self, leased: Leased, handler: Handler, ended: Ended, *, usable: bool = True) -> Settlement:
@@ -253,7 +260,7 @@ class Attempts:
         return settlement, ended
 
     def _settle_stopped(self, slot: Slot, jobs: list[Leased], handler: Handler) -> None:
-        """The handler was cancelled by us, for a reason that we know. One in a thread may still be running."""
+        """Settle jobs whose handler this worker has cancelled. A handler in a thread may still be running."""
         if slot.token is not None:
             slot.token.given_up = True
         for leased in jobs:
@@ -309,13 +316,13 @@ class Attempts:
         self._conclude(leased, self._judge.cancelled(leased), None)
 
     def escaped(self, leased: Leased, error: BaseException) -> None:
-        """What came of this job is lost, to an error that should have been dealt with before: the job has failed."""
+        """An error of the worker itself kept this job's outcome from being settled: the job fails with that error."""
         self.tell(EventKind.ERROR, leased, error=error, detail=UNSTORABLE)
         news = _event(EventKind.FAILED, leased, error=error, detail=UNSTORABLE) if self._observers else None
         self._settler.add(self._judge.refuse(leased, error, UNSTORABLE), news)
 
     def tell(self, kind: EventKind, leased: Leased, **more: Any) -> None:
-        """Something happened to this job. An error that nobody observes is logged."""
+        """Tell observers that something happened to this job. Without observers, an error is logged."""
         if self._observers:
             self._observers.tell(_event(kind, leased, **more))
         elif kind is EventKind.ERROR:
@@ -326,13 +333,13 @@ def _event(kind: EventKind, leased: Leased, **more: Any) -> Event:
     return Event(kind, leased.id, leased.queue, leased.task, leased.key, leased.attempt, **more)
 
 
-def _loaded(handler: Handler, leased: Leased) -> Any:
-    try:
-        return handler.load(leased)
-    except PayloadError:
-        raise
-    except Exception as error:
-        raise CodecError(f"the payload cannot be loaded: {error}") from error
+def _unusable(error: BaseException) -> BaseException:
+    """What a job fails with whose payload cannot be loaded."""
+    if isinstance(error, PayloadError) or not isinstance(error, Exception):
+        return error
+    problem = CodecError(f"the payload cannot be loaded: {error}")
+    problem.__cause__ = error
+    return problem
 
 
 def _too_long(slot: Slot, handler: Handler) -> str:

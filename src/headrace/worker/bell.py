@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 
 
 class Bell:
-    """Any stage rings it when something has changed. Whoever makes trips to the store then looks whether one is due."""
+    """Any stage rings it when something has changed. Trips to the store wait for it when there is nothing to carry."""
 
     def __init__(self) -> None:
-        self._ears: list[Callable[[], None]] = []
-
-    def heard_by(self, ear: Callable[[], None]) -> None:
-        """Call ``ear`` whenever the bell rings."""
-        self._ears.append(ear)
+        self.rung = 0
+        """How often it has rung."""
+        self._waiting: list[asyncio.Future[None]] = []
 
     def ring(self) -> None:
-        """Something has changed."""
-        for ear in self._ears:
-            ear()
+        """Something has changed. Called several times for every job, so it does no more than it must."""
+        self.rung += 1
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def wait(self, rung: int) -> None:
+        """Return once it has rung more than ``rung`` times."""
+        if self.rung == rung:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future

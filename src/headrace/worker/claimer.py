@@ -18,7 +18,7 @@ _HORIZON = 0.05
 _SMOOTHING = 0.3
 _INSTANT = 0.001
 _MOMENT = 0.005
-"""Seconds until another look for a due job that somebody has in hand; doubled from look to look."""
+"""Seconds until another claim when a due job was locked by another claim; doubled each time."""
 
 
 class Claimer:
@@ -26,8 +26,8 @@ class Claimer:
 
     A worker may hold ``slots`` jobs and, beyond that, those that fill up the batches of its handlers of many jobs, and
     as many as it gets through in 50 ms: a fast worker claims hundreds at once, a slow one no more than it can run.
-    After a claim that came back short it sleeps until a hint comes, the next job is due, or the slow poll is; where a
-    due job was in somebody's hand, for a moment.
+    After a claim that came back short it sleeps until a hint comes, the next job is due, or the poll interval ends. If
+    a due job was locked by another claim, it sleeps only for a few milliseconds.
 
     A job on its last chance is claimed by itself, when this worker holds no other: if the worker dies again, the blame
     is certain, and no job is blamed for another. Of all workers that pass such a job over, one sees to it: the one that
@@ -70,7 +70,7 @@ class Claimer:
         """Whether a wake-up came while a claim was under way: the claim may have looked before that."""
         self._timer: asyncio.TimerHandle | None = None
         self.open = True
-        """False: no more claims, for now or for good."""
+        """False: nothing is claimed."""
         self.empty = asyncio.Event()
         """Set when a claim came back short and no job was held that could make another one due."""
         self._others_held = 0
@@ -108,7 +108,7 @@ class Claimer:
         return max(0, room + self._settler.under_way - len(self._leases) - self.asking)
 
     def depart(self, asked: int) -> asyncio.Future[None]:
-        """A claim for so many jobs is under way, until ``arrive``."""
+        """A claim for ``asked`` jobs is under way, until ``arrive``."""
         claim: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way.add(claim)
         self.asking += asked
@@ -126,7 +126,7 @@ class Claimer:
             await asyncio.wait(self._under_way)
 
     def request(self, limit: int, settling: int) -> Claim:
-        """The claim for so many jobs, on a trip that settles ``settling`` others."""
+        """The claim for ``limit`` jobs, on a trip that settles ``settling`` others."""
         given = self._request
         self._others_held = len(self._leases) - settling
         self._heard = False
@@ -138,7 +138,7 @@ class Claimer:
         return Claim(given.holder, self._turned(), limit, given.lease_for, given.want, lost_below)
 
     def _turned(self) -> tuple[str, ...]:
-        """The queues, each time with another one first: whichever gives way to the others comes first in its turn."""
+        """The queues, rotated by one each time, so that each of them comes first equally often."""
         queues = self._request.queues
         self._first = (self._first + 1) % len(queues)
         return queues[self._first :] + queues[: self._first]
@@ -187,7 +187,7 @@ class Claimer:
         return not (self._others_held or self.asking or len(self._leases))
 
     def _see_to_it(self, claimed: Claimed, sent_at: float) -> None:
-        """A job on its last chance was passed over."""
+        """A job on its last chance was passed over: call the helper, or make room for the job."""
         if self._helper is not None and self._helper.useful:
             if claimed.chosen:
                 self._helper.call()
@@ -195,7 +195,8 @@ class Claimer:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Let what this worker holds come to its end, but not for ever: a long job must not idle all other slots."""
+        """Claim nothing until all jobs that this worker holds have ended, for one lease at most: a long job must not
+        keep all other slots idle."""
         if not self._making_room:
             self._making_room = True
             self._room_timer = asyncio.get_running_loop().call_later(self._leases.lease, self._give_up_room)
@@ -219,8 +220,8 @@ class Claimer:
             self._room_timer = None
 
     def _measure(self, now: float) -> None:
-        """Follow the pace at which jobs come to their end, in jobs per second. Several trips may be answered at once:
-        what happens in an instant has no pace."""
+        """Measure how many jobs end per second. Several trips may be answered at once: an interval that is too short
+        is not measured."""
         ended = self._settler.settled + len(self._settler)
         if now >= self._last_time + _INSTANT:
             rate = (ended - self._last_count) / (now - self._last_time)

@@ -18,35 +18,32 @@ class Entrusted:
     is a single operation."""
 
     def __init__(self) -> None:
-        self._results: dict[tuple[JobId, int], list[Any]] = {}
-        """By lease, the last result last."""
-
-    def __bool__(self) -> bool:
-        return bool(self._results)
+        self.results: dict[tuple[JobId, int], list[Any]] = {}
+        """By lease, the last result last. Public for those that ask for every job: a call would cost too much."""
 
     def __contains__(self, lease: tuple[JobId, int]) -> bool:
-        return lease in self._results
+        return lease in self.results
 
     def add(self, job_id: JobId, epoch: int, result: Any) -> None:
         """The handler is about to complete the job."""
-        self._results.setdefault((job_id, epoch), []).append(result)
+        self.results.setdefault((job_id, epoch), []).append(result)
 
     def withdraw(self, job_id: JobId, epoch: int) -> None:
         """The last completion that the handler tried did not happen."""
-        if results := self._results.get((job_id, epoch)):
+        if results := self.results.get((job_id, epoch)):
             results.pop()
 
     def forget(self, job_id: JobId, epoch: int) -> None:
         """The lease has ended."""
-        self._results.pop((job_id, epoch), None)
+        self.results.pop((job_id, epoch), None)
 
     def result(self, job_id: JobId, epoch: int) -> Any:
         """With which the handler has completed the job."""
-        results = self._results.get((job_id, epoch))
+        results = self.results.get((job_id, epoch))
         return results[-1] if results else None
 
     def refused(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> list[int]:
         """Which of these settlements were refused, perhaps only because their handlers had completed the jobs."""
-        if not self._results:
+        if not self.results:
             return []
-        return [i for i, s in enumerate(batch) if states[i] is None and (s.id, s.epoch) in self._results]
+        return [i for i, s in enumerate(batch) if states[i] is None and (s.id, s.epoch) in self.results]

@@ -31,31 +31,31 @@ class ThreadExecutor:
     """Threads that are reused while they return. One whose job was given up on is left behind and ends by itself."""
 
     def __init__(self) -> None:
-        self._idle: list[_Lane] = []
+        self._idle: list[_Thread] = []
         self.strays = Strays()
 
     async def run(self, call: Callable[[], Any], task: str = "") -> Any:
         """Run ``call``, a job of ``task``, in a thread, with this task's context variables."""
-        lane = self._idle.pop() if self._idle else _Lane()
+        thread = self._idle.pop() if self._idle else _Thread()
         try:
-            value = await lane.run(partial(copy_context().run, tended, call))
+            value = await thread.run(partial(copy_context().run, tended, call))
         except asyncio.CancelledError:
-            lane.leave_behind(self.strays, task)
+            thread.leave_behind(self.strays, task)
             raise
         except BaseException:
-            self._idle.append(lane)
+            self._idle.append(thread)
             raise
-        self._idle.append(lane)
+        self._idle.append(thread)
         return value
 
     async def close(self) -> None:
         """Let the idle threads end."""
-        for lane in self._idle:
-            lane.leave()
+        for thread in self._idle:
+            thread.leave()
         self._idle.clear()
 
 
-class _Lane:
+class _Thread:
     """One thread and its inbox."""
 
     def __init__(self) -> None:
@@ -107,8 +107,8 @@ def _answer(future: asyncio.Future[Any], value: Any, error: BaseException | None
         future.set_exception(carried(error))
 
 
-_MOMENTS = 1_000
-"""So many milliseconds a killed process is waited for."""
+_KILL_WAIT = 1_000
+"""Milliseconds to wait for the end of a killed process."""
 
 
 class ProcessExecutor:
@@ -205,8 +205,8 @@ class _Child:
         return body
 
     def _died(self) -> None:
-        """Let nobody wait for an answer any more. The end of the line does not always come by itself: a process that
-        the child has forked may hold on to it."""
+        """The child has died: end the wait for its answer. The socket does not always close by itself, as a process
+        that the child has forked may hold it open."""
         self._unwatch()
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
@@ -223,12 +223,12 @@ class _Child:
             self._pidfd = None
 
     async def ended(self) -> str:
-        """How it ended, once it was killed: after a moment, or in some bad state of a disk or network never."""
-        for _ in range(_MOMENTS):
+        """How it ended, after it was killed. A process that hangs in the kernel may not end in time."""
+        for _ in range(_KILL_WAIT):
             if (code := self._process.poll()) is not None:
                 return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
             await asyncio.sleep(0.001)
-        return "and it cannot be ended"
+        return "and it does not end"
 
 
 def _start(line: socket.socket) -> subprocess.Popen[bytes]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
 from headrace.core.clock import SystemClock
-from headrace.seam.records import JobId, Leased
+from headrace.seam.records import JobId, Leased, Settlement
 from headrace.worker.entrusted import Entrusted
 
 _ELAPSED = SystemClock().elapsed
 _NEARLY = 0.9
-"""Of a lease: when so much has passed of it, it was a near thing."""
+"""The part of a lease after which it counts as nearly over."""
 
 
 class _Held(Struct, gc=False):
-    """One lease. Whoever renews it changes this very object: a job that was dropped and granted again has another."""
+    """One lease. A renewal changes this object in place; a job that was dropped and granted again has a new one."""
 
     epoch: int
     job: Leased
@@ -51,15 +50,26 @@ class Leases:
         """All of them."""
         return [(job_id, held.epoch) for job_id, held in list(self._held.items())]
 
-    def drop(self, job_id: JobId, epoch: int, old: float = -math.inf) -> Leased | None:
-        """The lease under this epoch has ended, one way or the other. Its job, if it is from before ``old``."""
-        if self.entrusted:
-            self.entrusted.forget(job_id, epoch)
-        held = self._held.get(job_id)
-        if held is None or held.epoch != epoch:
-            return None
-        del self._held[job_id]
-        return held.job if held.since < old else None
+    def drop(self, job_id: JobId, epoch: int) -> None:
+        """The lease under this epoch has ended without a settlement."""
+        self.entrusted.forget(job_id, epoch)
+        if self.current(job_id, epoch):
+            del self._held[job_id]
+
+    def settled(self, batch: Sequence[Settlement], now: float) -> dict[int, Leased]:
+        """The store has answered these settlements, so their leases have ended. The jobs of those that were nearly
+        over, by their position in the batch."""
+        late, old, held = {}, self.old(now), self._held
+        for position, settlement in enumerate(batch):
+            lease = held.get(settlement.id)
+            if lease is not None and lease.epoch == settlement.epoch:
+                del held[settlement.id]
+                if lease.since < old:
+                    late[position] = lease.job
+        if self.entrusted.results:
+            for settlement in batch:
+                self.entrusted.forget(settlement.id, settlement.epoch)
+        return late
 
     def old(self, now: float) -> float:
         """Leases from before this instant are nearly over."""
@@ -93,6 +103,6 @@ class Leases:
         return held is None or held.epoch != epoch or held.since + self.lease <= now
 
     def in_doubt(self, now: float) -> list[tuple[JobId, int]]:
-        """Leases that have run out by this process's own count, and that nobody has told to be lost."""
+        """Leases that have run out by this process's own count, and that the store has not reported lost."""
         end = now - self.lease
         return [(job_id, held.epoch) for job_id, held in list(self._held.items()) if held.since <= end]

@@ -9,7 +9,7 @@ from headrace.core.events import Event, EventKind, Observers
 
 
 class Outage:
-    """What all lanes of a worker know of the store's absence."""
+    """Shared by all trips of a worker: when the store answered last, and whether it is away."""
 
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
@@ -17,7 +17,7 @@ class Outage:
         self.answered = -math.inf
         """When a trip last got through, by the loop's clock."""
         self.settled = -math.inf
-        """When one did that had outcomes on board."""
+        """When a trip with settlements last got through."""
 
     @property
     def ever_answered(self) -> bool:
@@ -30,7 +30,7 @@ class Outage:
             self._observers.tell(Event(EventKind.STORE_AWAY, error=error, detail=str(error)))
 
     def ends(self, *, settled: bool) -> None:
-        """A trip got through, with outcomes on board or without."""
+        """A trip got through. ``settled``: it carried settlements."""
         self.answered = asyncio.get_running_loop().time()
         if settled:
             self.settled = self.answered

@@ -34,13 +34,6 @@ _DOWN = 1.0
 """Seconds until a slot that has ended is started again: not at once, in case that it ends again and again."""
 
 
-def _differs(context: Context, clean: Context) -> bool:
-    try:
-        return context != clean
-    except BaseException:  # a value in it will not be compared
-        return True
-
-
 class Runner:
     """Runs what the claimer delivers."""
 
@@ -238,8 +231,13 @@ class Runner:
             if leased.lost >= self._last_chance:
                 self._alone = False
             self._bell.ring()
-            self._note_drained()
-            if _differs(copy_context(), clean):
+            if not self._buffer:
+                self._note_drained()
+            try:
+                differs = copy_context() != clean
+            except BaseException:  # a value in it will not be compared
+                differs = True
+            if differs:
                 # The handler left something in the context: the next job gets a slot without it.
                 self._start_slot(slot, number)
                 return

@@ -31,8 +31,8 @@ class Settler:
         self.quiet.set()
         self._waiting: list[Settlement] = []
         self._apart: list[Settlement] = []
-        """Of jobs whose handlers complete them in transactions of their own. While such a transaction is open the store
-        lets nobody else end the lease, so these wait for it by themselves."""
+        """Of jobs whose handlers complete them in transactions of their own. Until such a transaction ends, the store
+        lets no other end the lease, so these settlements travel on trips of their own."""
         self._news: dict[tuple[JobId, int], Event] = {}
         """What to tell of a settlement once the store has accepted it."""
         self.under_way = 0
@@ -44,12 +44,12 @@ class Settler:
         return len(self._waiting) + len(self._apart) + self.under_way
 
     def doubtful(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> list[int]:
-        """Which of these were refused, perhaps only because their handlers had completed the jobs themselves; none,
-        where there is no news of them to put right."""
+        """Which of these were refused, perhaps only because their handlers had completed the jobs themselves. Empty
+        when no news waits for the answer."""
         return self._leases.entrusted.refused(batch, states) if self._news else []
 
     def confirm(self, settlement: Settlement) -> JobState:
-        """The handler has completed the job itself: that is the news, whatever came of it afterwards."""
+        """The handler has completed the job itself. Observers are told that, whatever the outcome was."""
         lease = settlement.id, settlement.epoch
         if (news := self._news.get(lease)) is not None:
             result = self._leases.entrusted.result(*lease)
@@ -60,9 +60,13 @@ class Settler:
         """Put an outcome on its way; ``news`` is told when the store has accepted it."""
         if news is not None:
             self._news[settlement.id, settlement.epoch] = news
-        self.quiet.clear()
-        entrusted = (settlement.id, settlement.epoch) in self._leases.entrusted
-        (self._apart if entrusted else self._waiting).append(settlement)
+        if not self._waiting:  # else it is not set
+            self.quiet.clear()
+        entrusted = self._leases.entrusted.results
+        if entrusted and (settlement.id, settlement.epoch) in entrusted:
+            self._apart.append(settlement)
+        else:
+            self._waiting.append(settlement)
         self._bell.ring()
 
     def has(self, job_id: JobId, epoch: int) -> bool:
@@ -90,17 +94,15 @@ class Settler:
         self._waiting[:0] = batch
 
     def answered(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> None:
-        """The store has spoken."""
+        """The store has answered these settlements."""
         self.under_way -= len(batch)
         self.settled += len(batch)
-        drop, old = self._leases.drop, self._leases.old(self._leases.now())
-        for settlement, state in zip(batch, states, strict=True):
-            late = drop(settlement.id, settlement.epoch, old)
-            if late is not None and state is not None:
-                self.warn(late)
-            if self._news:
+        for position, job in self._leases.settled(batch, self._leases.now()).items():
+            if states[position] is not None:
+                self.warn(job)
+        if self._news or self.notes.expected:
+            for settlement, state in zip(batch, states, strict=True):
                 self._tell(settlement, state)
-            if self.notes.expected:
                 self.notes.answered(settlement, state)
         if not len(self):
             self.quiet.set()

@@ -1,4 +1,4 @@
-"""A lane to the store: one trip at a time, carrying settlements there and jobs back."""
+"""Trips to the store, one after the other: each carries settlements there and jobs back."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ log = logging.getLogger("headrace")
 
 
 class Trips:
-    """Makes one trip after the other, whenever there is a reason. Where the store offers ``turn``, a trip goes both
-    ways, and a worker makes as many at once as the store says. Elsewhere it makes trips for each way, so that neither
-    waits for the other. What waits for handlers' own transactions goes ``apart``, so that nothing else waits for it."""
+    """Makes a trip whenever there is something to carry, one at a time.
+
+    Where the store offers ``finish_and_claim``, one trip settles and claims. A worker then has as many ``Trips`` as the
+    store's limits allow. Elsewhere it has one for settlements and one for claims, so that neither waits for the other.
+    Settlements that wait for a handler's own transaction have one ``apart``, so that nothing else waits for them.
+    """
 
     def __init__(
         self,
@@ -57,15 +60,14 @@ class Trips:
         self._judge = judge
         self._renewer = renewer
         self._lease = lease
-        self._reason = asyncio.Event()
-        bell.heard_by(self._reason.set)
+        self._bell = bell
         self.beat = 0.0
         """When the store last answered, by the loop's clock."""
 
     async def run(self) -> None:
         """Make trips until cancelled."""
         while True:
-            self._reason.clear()
+            rung = self._bell.rung
             batch = self._take(self._backend.limits.max_batch) if self._take else []
             want = self._claimer.want() if self._claimer else 0
             if batch or want:
@@ -76,7 +78,7 @@ class Trips:
                         self._settler.put_back(batch)
                     raise
             else:
-                await self._reason.wait()
+                await self._bell.wait(rung)
 
     async def _trip(self, batch: list[Settlement], want: int) -> None:
         repeated, loop = False, asyncio.get_running_loop()
@@ -125,16 +127,16 @@ class Trips:
         await asyncio.sleep(self._backoff.pause())
 
     def _stumbles(self, hold_out: float) -> bool:
-        """Whether the store, which has refused a batch until then, answers everything else."""
+        """Whether the store has refused a batch until ``hold_out`` and yet answers everything else."""
         now = asyncio.get_running_loop().time()
         return now > hold_out and max(self._outage.answered, self._renewer.beat) > now - self._lease / 2
 
     async def _settle_one_by_one(self, batch: list[Settlement], *, repeated: bool) -> None:
-        """The store refuses the batch, for what is in it or again and again: find out for which, so that the others are
-        stored. Those that have their answer leave the batch.
+        """The store refuses the batch: because of what is in it, or again and again. Send the outcomes one by one, so
+        that only those at fault are not stored. Those that are answered leave the batch.
 
-        An outcome that is at fault becomes a failure. Any other error may pass, and is waited out; but not for ever
-        while the store takes others: then the lease of that job runs out by itself."""
+        An outcome that is at fault becomes a failure. Any other error may pass, so the outcome is sent again. If the
+        store takes others meanwhile, that ends after one lease, and the job's lease runs out."""
         assert self._settler is not None
         hold_out = asyncio.get_running_loop().time() + self._lease
         sent = {settlement.id for settlement in batch} if repeated else set()
@@ -168,8 +170,7 @@ class Trips:
             self._settler.answered([settlement], [state])
 
     def _hopeless(self, error: Exception, hold_out: float) -> bool:
-        """Whether an outcome has been refused for a lease, in which the store took others and is still there, or said
-        that it is."""
+        """Whether an outcome has been refused for the length of a lease although the store answers."""
         if not isinstance(error, Unavailable):
             return asyncio.get_running_loop().time() > hold_out
         return self._outage.settled > hold_out - self._lease and self._stumbles(hold_out)
@@ -186,9 +187,8 @@ class Trips:
             if not batch or backend.finish_and_claim is None:
                 return [], await backend.claim(request, at)
             states, claimed = await backend.finish_and_claim(batch, request, at)
-            # The claim is under way until its jobs are known here: a renewal that tells of them gives back what is not.
             return await self._ask_again(batch, states, repeated=repeated), claimed
-        finally:
+        finally:  # not before: until its jobs are granted, their leases look unknown
             self._claimer.arrive(claim, want)
 
     async def _finish(self, batch: list[Settlement], *, repeated: bool) -> list[JobState | None]:
@@ -198,9 +198,9 @@ class Trips:
     async def _ask_again(
         self, batch: list[Settlement], states: list[JobState | None], *, repeated: bool
     ) -> list[JobState | None]:
-        """What is fenced off may have been ended by us all the same: by an earlier try of a repeated trip, or by its
-        handler, in a transaction of its own. The job tells, by its state and its epoch; what another run made of it is
-        not this one's to tell. Where the job is not to be had, we are believed."""
+        """A settlement may be refused because this worker has ended the lease already: by an earlier try of a repeated
+        trip, or in the handler's own transaction. The stored job tells, by its state and its epoch. If it cannot be
+        fetched, the settlement counts as accepted."""
         entrusted = self._settler.doubtful(batch, states) if self._settler else []
         if not (repeated or entrusted):
             return states
@@ -209,7 +209,7 @@ class Trips:
         try:
             records = await self._backend.fetch([batch[i].id for i in unsure], at=self._clock.stamp())
         except BackendError as error:
-            log.debug("what became of outcomes that were refused is not to be had: %s", error)
+            log.debug("jobs whose outcomes were refused cannot be fetched: %s", error)
         for i, record in zip(unsure, records, strict=True):
             settlement = batch[i]
             if self._settler and i in entrusted and _ended(record, JobState.COMPLETED, settlement.epoch):
@@ -220,10 +220,10 @@ class Trips:
 
 
 def _blames(error: Exception) -> bool:
-    """Whether an error says that what was sent is at fault. All else that a store says may pass."""
+    """Whether an error says that what was sent is at fault. Any other error may pass."""
     return isinstance(error, Rejected) or not isinstance(error, BackendError | ConfigError)
 
 
 def _ended(record: Record | None, state: JobState, epoch: int) -> bool:
-    """Whether the job ended like that under this lease, as far as anybody knows."""
+    """Whether the job ended in this state under this lease; also if its record is gone."""
     return record is None or (record.state, record.epoch) == (state, epoch)

@@ -47,7 +47,7 @@ from headrace.worker.trips import Trips
 log = logging.getLogger("headrace")
 
 _PARTING = 2.0
-"""Seconds that the store has to take back what a worker holds that is cancelled."""
+"""Seconds that a cancelled worker has to give its jobs back to the store."""
 _ALL = sys.maxsize
 SCHEDULES = "schedules:all"
 """The topic of changes to schedules."""
@@ -167,9 +167,9 @@ class Worker:
             queues=self._queues,
         )
         self._trips = self._make_trips()
-        self._build_upkeep(holder)
+        self._make_upkeep()
 
-    def _build_upkeep(self, holder: str) -> None:
+    def _make_upkeep(self) -> None:
         worker = self._settings.worker
         self._reaper = Reaper(
             self._backend,
@@ -179,7 +179,7 @@ class Worker:
             every=micros(worker.reap) / 1e6,
             max_lost=worker.max_lost,
             lease=self._leases.lease,
-            holder=holder,
+            holder=self._holder,
             gap=self._renewer.gap,
             claimer=self._claimer,
         )
@@ -326,8 +326,8 @@ class Worker:
                 wait.cancel()
 
     async def _inherit(self) -> None:
-        """Nothing is due. Where leases have run out, there may be nobody else who takes those jobs back: stay until
-        this worker may, for one lease at most, and work them too."""
+        """Nothing is due. If leases have run out and no other worker takes those jobs back, stay until this worker may
+        do so, for one lease at most, and run them too."""
         until = self._loop.time() + self._leases.lease
         pause = self._leases.lease / 12
         while not self._stop.is_set():

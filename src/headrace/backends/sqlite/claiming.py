@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple
 
@@ -61,8 +61,12 @@ class _Room:
     def full(self) -> bool:
         return self.jobs <= 0 or self.bytes <= 0
 
-    def fit(self, sizes: Iterable[int]) -> int:
+    def fit(self, sizes: Sequence[int]) -> int:
         """Take jobs of these sizes, from the first on; return how many fit."""
+        if len(sizes) <= self.jobs and (total := sum(sizes)) < self.bytes:
+            self.jobs -= len(sizes)
+            self.bytes -= total
+            return len(sizes)
         count = 0
         for size in sizes:
             if self.full:
@@ -280,6 +284,13 @@ def _read(tx: Transaction, lane: int, lost_bound: int, step: int, now: int) -> I
         step *= 2
 
 
+def _any_later(rows: Sequence[Any], now: int) -> bool:
+    """Whether one of these jobs, in their order, is not due."""
+    if rows[0][0] == rows[-1][0]:  # one priority: the last is the latest
+        return bool(rows[-1][1] > now)
+    return any(row[1] > now for row in rows)
+
+
 def _take(
     tx: Transaction, head: Head, taken: SqliteTaken, limit: int, now: int, room: _Room | None = None
 ) -> list[Leased]:
@@ -287,11 +298,11 @@ def _take(
     qid, queue, _, _ = head
     req = taken.req
     rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))
-    while any(row[1] > now for row in rows):
+    while rows and _any_later(rows, now):
         demote(tx, qid, now)
         rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))
     if room is not None:
-        rows = rows[: room.fit(row[-1] for row in rows)]
+        rows = rows[: room.fit([row[-1] for row in rows])]
     if not rows:
         return []
     bounds = (qid, now, taken.lost_bound, *rows[-1][:3])
@@ -315,7 +326,7 @@ def _take(
         if far is None:  # there is no such job
             raise Damaged
         jobs.append(Leased(
-            job_id, queue, task, cells, next_epoch(epoch, now), tenant, key, priority, run_at, enqueued_at, attempt,
-            lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,
+            job_id, queue, task, cells, now if -now < epoch < now else next_epoch(epoch, now), tenant, key, priority,
+            run_at, enqueued_at, attempt, lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,
         ))  # fmt: skip
     return jobs
