@@ -281,7 +281,7 @@ class Twins:
 
     async def live(self, steps: int) -> None:
         weights = {
-            self.insert: 6, self.claim: 9, self.finish: 6, self.alter: 3, self.reap: 1, self.configure: 1, self.save: 1,
+            self.insert: 6, self.claim: 9, self.finish: 6, self.alter: 3, self.reap: 1, self.pause: 1, self.save: 1,
             self.limit: 1, self.wait: 4, self.look: 1,
         }  # fmt: skip
         for step in self.draw.choices(list(weights), list(weights.values()), k=steps):
