@@ -473,10 +473,11 @@ BEGIN
 END $$;
 
 -- A visit of a tenant: what its rules allow (``stops``: it has reached its ``running``; ``until`` when nothing is allowed; ``most`` jobs; ``cost``,
--- how many of them it has, as far as known), the first jobs that it has, in their order, and how many of them are taken.
+-- how many of them it has, as far as known), the first jobs that it has, in their order, and how many of them
+-- are taken; when the first was due of those that it passed over because they were lost too often.
 CREATE TYPE visit AS (
     tid bigint, count bigint, since bigint, every bigint, stops boolean, until bigint, most bigint, cost bigint, places tid[], tasks text[],
-    bytes bigint, taken integer, rests boolean
+    bytes bigint, taken integer, rests boolean, passed_at bigint
 );
 
 -- Of tenants that are to be visited, what has become due comes into the lanes from which visits take: a bounded number, of each lane the same share, in
@@ -603,28 +604,56 @@ BEGIN
     RETURN v_wake;
 END $$;
 
--- What a claim finds when it has the turns: the rules; whether there is something to hear; whether jobs are no longer due, or have become
--- due; and whether tasks or single tenants have rules of their own.
-CREATE TYPE turn_scope AS (rule policies, unheard boolean, early boolean, ripe boolean, tasks boolean, tenants boolean);
-CREATE FUNCTION look_at_turns(p_now bigint, p_qid integer, p_name text) RETURNS turn_scope
+-- What a claim has to know of a governed queue: its turns and rules, whether jobs have become due that are to be promoted, and whether single
+-- tenants have rules of their own.
+CREATE TYPE turn_scope AS (turn turns, rule policies, gates task_gates, ripe boolean, ruled boolean);
+
+-- Lock the turns of a governed queue, and look around. Of these tenants jobs have just stopped running.
+CREATE FUNCTION look_at_turns(p_now bigint, p_qid integer, p_name text, p_stopped bigint[]) RETURNS turn_scope
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
 DECLARE
-    s turn_scope;
+    v_some integer := cardinality(p_stopped);
+    turn turns;
+    rule policies;
+    gates task_gates;
+    r record;
 BEGIN
+    SELECT t.* INTO turn FROM turns AS t WHERE t.qid = p_qid FOR NO KEY UPDATE;  -- turns_pkey
     -- policies_pkey; news_qid, ready_line, ready_later, ready_turns, ready_asleep_qid, task_rules_pkey, tenant_rules_name: one probe each
     SELECT
-        x, EXISTS (SELECT 1 FROM news AS n WHERE n.qid = p_qid) OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL)
-            OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0),
+        x AS rule, EXISTS (SELECT 1 FROM news AS n WHERE n.qid = p_qid) OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL)
+            OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0) AS unheard,
         EXISTS (
             SELECT 1 FROM ready AS y
             WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 0 AND y.run_at > p_now + 100000
-        ),
+        ) AS early,
         EXISTS (
             SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1 AND y.run_at <= p_now
-        ),
-        EXISTS (SELECT 1 FROM task_rules AS k WHERE k.qid = p_qid), EXISTS (SELECT 1 FROM tenant_rules AS u WHERE u.qid = p_qid)
-    INTO s FROM policies AS x WHERE x.queue = p_name;
-    RETURN s;
+        ) AS ripe,
+        EXISTS (SELECT 1 FROM task_rules AS k WHERE k.qid = p_qid) AS tasks, EXISTS (SELECT 1 FROM tenant_rules AS u WHERE u.qid = p_qid) AS ruled
+    INTO r FROM policies AS x WHERE x.queue = p_name;
+    rule := r.rule;
+    rule.chunk := coalesce(rule.chunk, 10);
+    IF r.unheard OR turn.stir_from IS NOT NULL THEN
+        turn := hear_turns(p_now, p_qid, true);
+    END IF;
+    IF v_some > 0 THEN
+        turn.running := turn.running - v_some;
+        turn.low_wake := least(turn.low_wake, count_stopped(
+            p_now, turn.round, p_stopped, array_fill(1::bigint, ARRAY[v_some]), array_fill(p_now, ARRAY[v_some])
+        ));
+    END IF;
+    IF turn.low_wake <= p_now THEN
+        turn := wake(turn, p_now);
+    END IF;
+    IF r.early THEN
+        PERFORM put_back(p_now, p_qid);
+    END IF;
+    IF r.tasks THEN
+        gates := closed_tasks(p_now, p_qid);
+    END IF;
+    RETURN (turn, rule, gates, r.ripe, r.ruled)::turn_scope;
 END $$;
 
 -- 2. Next tenant, 3. allowance: whom to visit, in this order. These all begin with the same count, and more than one fits only where none
@@ -661,7 +690,7 @@ BEGIN
         v_cost := CASE WHEN r.stops OR r.until > p_now THEN 0 ELSE least(r.most, greatest(r.jobs, 1)) END;
         EXIT WHEN r.count > (v_visits[1]).count OR v_upto > 0 AND v_upto + v_cost > p_room;
         v_visits := v_visits || (
-            r.tid, r.count, r.since, r.every, r.stops, r.until, r.most, v_cost, NULL, NULL, 0, 0, false
+            r.tid, r.count, r.since, r.every, r.stops, r.until, r.most, v_cost, NULL, NULL, 0, 0, false, NULL
         )::visit;
         v_upto := v_upto + v_cost;
         EXIT WHEN v_upto >= p_room OR cardinality(v_visits) >= p_width;
@@ -676,10 +705,10 @@ RETURNS visit[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN ARRAY(  -- lanes_tid; ready_lane, in claim order
         SELECT (
-            n.tid, n.count, n.since, n.every, n.stops, n.until, n.most, n.cost, x.places, x.tasks, coalesce(x.bytes, 0), coalesce(x.jobs, 0), false
+            n.tid, n.count, n.since, n.every, n.stops, n.until, n.most, n.cost, x.places, x.tasks, coalesce(x.bytes, 0), coalesce(x.jobs, 0), false, NULL
         )::visit
         FROM unnest(p_visits) WITH ORDINALITY AS n (
-            tid, count, since, every, stops, until, most, cost, places, tasks, bytes, taken, rests, ord
+            tid, count, since, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, ord
         ) LEFT JOIN LATERAL (
             SELECT
                 array_agg(h.place ORDER BY h.level, h.due, h.id) AS places,
@@ -711,6 +740,39 @@ BEGIN
         ) AS x ON n.cost > 0
         ORDER BY n.ord
     );
+END $$;
+
+-- 4. Take, second half: lease the jobs at these places, which are these tenants'; the answer's first jobs are ``p_ord`` others.
+CREATE FUNCTION take(
+    p_now bigint, p_qid integer, p_name text, p_holder text, p_lease_for bigint, p_want smallint, p_places tid[], p_owners bigint[], p_ord integer
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH gone AS (  -- by place in the heap; ``contents``; patches_pkey
+        DELETE FROM ready AS y USING unnest(p_places, p_owners) WITH ORDINALITY AS n (place, tid, ord)
+        WHERE y.ctid = n.place RETURNING y.*, n.tid, n.ord
+    ), held AS (
+        INSERT INTO leased (lease_until, run_at, id, qid, begun, epoch, attempt, lost, size, priority, keyed, gid, tid, holder, error)
+        SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, nullif(g.epoch > 0, false), greatest(abs(g.epoch) + 1, p_now),
+            g.attempt, nullif(g.lost, 0), g.size, g.priority, g.keyed, g.gid, g.tid, p_holder, g.error
+        FROM gone AS g
+    ), counted AS (
+        INSERT INTO deltas (qid, state, jobs) VALUES (p_qid, 0, -cardinality(p_places)), (p_qid, 1, cardinality(p_places))
+    )
+    SELECT
+        1::smallint, g.id, p_name, j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
+        greatest(abs(g.epoch) + 1, p_now), g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout,
+        j.result_ttl, j.headers, g.error,
+        CASE WHEN p_want & 1 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END) END,
+        CASE WHEN p_want & 2 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END) END,
+        CASE WHEN p_want & 4 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END) END,
+        CASE WHEN p_want & 8 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END) END,
+        j.group_name, p_ord + g.ord::integer, g.epoch > 0
+    FROM (
+        SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
+        FROM gone AS g OFFSET 0
+    ) AS g JOIN contents(ARRAY(SELECT x.id FROM gone AS x)) AS j ON j.id = g.id;
 END $$;
 
 -- Jobs are leased as they come, until they weigh enough.
@@ -830,12 +892,12 @@ BEGIN
 END $$;
 
 -- What was passed over may be had by another claim: these tenants wake then, if they sleep; when the first of them does.
-CREATE FUNCTION wake_passed(p_tids bigint[], p_run_ats bigint[]) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION wake_passed(p_visits visit[]) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    UPDATE tenants AS o SET wake_at = least(o.wake_at, n.run_at)  -- tenants_pkey
-    FROM (SELECT m.tid, min(m.run_at) AS run_at FROM unnest(p_tids, p_run_ats) AS m (tid, run_at) GROUP BY m.tid) AS n
+    UPDATE tenants AS o SET wake_at = least(o.wake_at, n.passed_at)  -- tenants_pkey
+    FROM (SELECT m.tid, min(m.passed_at) AS passed_at FROM unnest(p_visits) AS m GROUP BY m.tid) AS n
     WHERE o.tid = ANY (ARRAY[n.tid]) AND NOT o.awake AND NOT o.at_limit;
-    RETURN (SELECT min(n) FROM unnest(p_run_ats) AS n);
+    RETURN (SELECT min(n.passed_at) FROM unnest(p_visits) AS n);
 END $$;
 
 -- Lease jobs of a governed queue: up to ``p_most``, visit by visit. Those that all begin with the same count come in one statement, unless the
@@ -855,7 +917,6 @@ DECLARE
     v_room bigint;
     v_bytes bigint := p_max_bytes;
     v_ord integer := p_ord;
-    v_width bigint;
     v_places tid[];
     v_owners bigint[];
     v_visits visit[];
@@ -865,54 +926,29 @@ DECLARE
     v_chunks bigint;
     v_budget integer := 1000;
     v_moved integer;
-    v_passed bigint[] := '{}';
-    v_passed_ats bigint[] := '{}';
-    v_passed_at bigint;
+    v_passed visit[] := '{}';
     v_next bigint := p_pause;
-    s turn_scope;
-    rule policies;
-    gates task_gates;
-    turn turns;
+    s turn_scope := look_at_turns(p_now, p_qid, p_name, p_stopped);
+    turn turns := s.turn;
+    rule policies := s.rule;
+    gates task_gates := s.gates;
+    v_width bigint := p_most / rule.chunk + 4;
     v visit;
 BEGIN
-    SELECT t.* INTO turn FROM turns AS t WHERE t.qid = p_qid FOR NO KEY UPDATE;  -- turns_pkey
-    s := look_at_turns(p_now, p_qid, p_name);
-    rule := s.rule;
-    rule.chunk := coalesce(rule.chunk, 10);
-    IF s.unheard OR turn.stir_from IS NOT NULL THEN
-        turn := hear_turns(p_now, p_qid, true);
+    IF p_stopped IS NOT NULL AND (s.ruled OR coalesce(rule.running, rule.holders, rule.tenant_running) IS NOT NULL) THEN
+        RETURN QUERY SELECT w.* FROM waited_for(ARRAY[p_qid], p_stopped) AS q CROSS JOIN LATERAL woken(q) AS w;
     END IF;
-    IF p_stopped IS NOT NULL THEN
-        turn.running := turn.running - cardinality(p_stopped);
-        turn.low_wake := least(turn.low_wake, count_stopped(
-            p_now, turn.round, p_stopped, array_fill(1::bigint, ARRAY[cardinality(p_stopped)]), array_fill(p_now, ARRAY[cardinality(p_stopped)])
-        ));
-        IF s.tenants OR coalesce(rule.running, rule.holders, rule.tenant_running) IS NOT NULL THEN
-            RETURN QUERY SELECT w.* FROM waited_for(ARRAY[p_qid], p_stopped) AS q CROSS JOIN LATERAL woken(q) AS w;
-        END IF;
-    END IF;
-    IF turn.low_wake <= p_now THEN
-        turn := wake(turn, p_now);
-    END IF;
-    IF s.early THEN
-        PERFORM put_back(p_now, p_qid);
-    END IF;
-    IF s.tasks THEN
-        gates := closed_tasks(p_now, p_qid);
-    END IF;
-    v_width := p_most / rule.chunk + 4;
     LOOP
         v_room := least(v_left, rule.running - turn.running, allowed(rule.every, rule.burst, turn.full_at, p_now));
         EXIT WHEN v_room <= 0 OR v_bytes <= 0;
         v_visits := next_tenants(
-            turn, rule, p_now, p_holder, s.tenants, CASE WHEN gates.rated IS NULL THEN least(v_width, v_room) ELSE 1 END, v_room, v_alone, v_chunks
+            turn, rule, p_now, p_holder, s.ruled, CASE WHEN gates.rated IS NULL THEN least(v_width, v_room) ELSE 1 END, v_room, v_alone, v_chunks
         );
-        IF v_visits = '{}' THEN
-            IF rule.holders IS NULL THEN  -- nobody is awake
-                turn.low_count := 9223372036854775807;
-            END IF;
-            EXIT;
+        IF rule.holders IS NULL THEN
+            turn.low_count := coalesce((v_visits[1]).count, 9223372036854775807);
+            turn.low_since := coalesce((v_visits[1]).since, turn.low_since);
         END IF;
+        EXIT WHEN v_visits = '{}';
         IF s.ripe AND v_budget > 0 THEN  -- these first, then all over again
             v_moved := promote_turns(p_now, v_visits, gates.closed, v_budget);
             v_budget := v_budget - v_moved;
@@ -923,64 +959,28 @@ BEGIN
         v_done := '{}';
         FOREACH v IN ARRAY first_jobs(rule, gates, p_now, v_visits, v_room, v_bound) LOOP
             EXIT WHEN v_room <= 0 OR v_bytes <= 0;
-            IF v_done = '{}' AND rule.holders IS NULL THEN
-                turn.low_count := v.count;
-                turn.low_since := v.since;
-            END IF;
             IF v.bytes > v_bytes THEN
                 v := fitting(v, v_bytes);
             END IF;
             v_bytes := v_bytes - v.bytes;
-            v.rests := NOT v.stops AND v.until <= p_now AND v.taken < least(v.most, v_room) AND v_bytes > 0;
-            turn.round := greatest(turn.round, v.count + CASE
-                WHEN v.rests THEN v.taken / rule.chunk
-                ELSE greatest((v.taken - 1) / rule.chunk, 0)
-            END * rule.chunk);
+            v.rests := v.cost > 0 AND v.taken < least(v.most, v_room) AND v_bytes > 0;
+            turn.round := greatest(turn.round, v.count + greatest((v.taken - (NOT v.rests)::integer) / rule.chunk, 0) * rule.chunk);
             v_places := v_places || v.places[1:v.taken];
             v_owners := v_owners || array_fill(v.tid, ARRAY[v.taken]);
             v_room := v_room - v.taken;
             v_left := v_left - v.taken;
-            IF p_suspects AND NOT v.stops AND v.until <= p_now THEN
-                v_passed_at := passed_over(rule, gates, p_now, v, v_bound);
-                IF v_passed_at IS NOT NULL THEN
-                    v_passed := v_passed || v.tid;
-                    v_passed_ats := v_passed_ats || v_passed_at;
-                END IF;
+            IF p_suspects AND v.cost > 0 THEN
+                v.passed_at := passed_over(rule, gates, p_now, v, v_bound);
+                v_passed := v_passed || CASE WHEN v.passed_at IS NOT NULL THEN ARRAY[v] END;
             END IF;
-            IF p_dying AND NOT v.stops AND v.until <= p_now THEN
+            IF p_dying AND v.cost > 0 THEN
                 RETURN QUERY SELECT * FROM expire_v1(p_now, doomed(rule, gates, p_now, v));
             END IF;
             v_done := v_done || v;
         END LOOP;
         v_some := cardinality(v_places);
         IF v_some > 0 THEN
-            RETURN QUERY
-            WITH gone AS (  -- by place in the heap; ``contents``; patches_pkey
-                DELETE FROM ready AS y USING unnest(v_places, v_owners) WITH ORDINALITY AS n (place, tid, ord)
-                WHERE y.ctid = n.place RETURNING y.*, n.tid, n.ord
-            ), held AS (
-                INSERT INTO leased (
-                    lease_until, run_at, id, qid, begun, epoch, attempt, lost, size, priority, keyed, gid, tid, holder, error
-                )
-                SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, nullif(g.epoch > 0, false), greatest(abs(g.epoch) + 1, p_now), g.attempt,
-                    nullif(g.lost, 0), g.size,
-                    g.priority, g.keyed, g.gid, g.tid, p_holder, g.error
-                FROM gone AS g
-            ), counted AS (
-                INSERT INTO deltas (qid, state, jobs) VALUES (p_qid, 0, -v_some), (p_qid, 1, v_some)
-            )
-            SELECT
-                1::smallint, g.id, p_name, j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
-                greatest(abs(g.epoch) + 1, p_now), g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl, j.headers, g.error,
-                CASE WHEN p_want & 1 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END) END,
-                CASE WHEN p_want & 2 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END) END,
-                CASE WHEN p_want & 4 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END) END,
-                CASE WHEN p_want & 8 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END) END,
-                j.group_name, v_ord + g.ord::integer, g.epoch > 0
-            FROM (
-                SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
-                FROM gone AS g OFFSET 0
-            ) AS g JOIN contents(ARRAY(SELECT x.id FROM gone AS x)) AS j ON j.id = g.id;
+            RETURN QUERY SELECT * FROM take(p_now, p_qid, p_name, p_holder, p_lease_for, p_want, v_places, v_owners, v_ord);
             v_ord := v_ord + v_some;
             turn.running := turn.running + v_some;
             turn.full_at := greatest(turn.full_at, p_now) + v_some * rule.every;
@@ -991,13 +991,14 @@ BEGIN
         turn.low_wake := least(turn.low_wake, end_visits(turn, gates, p_now, v_done));
         v_width := p_most;
         v_alone := NULL;
-        IF v_left > 0 AND cardinality(v_done) = 1 AND gates.rated IS NULL AND NOT (v.stops OR v.until > p_now OR v.rests) THEN
+        v := v_done[1];
+        IF v_left > 0 AND cardinality(v_done) = 1 AND gates.rated IS NULL AND v.cost > 0 AND NOT v.rests THEN
             v_chunks := alone_for(turn, rule, v.tid, v_left);
             v_alone := CASE WHEN v_chunks IS NOT NULL THEN v.tid END;
         END IF;
     END LOOP;
     IF v_passed <> '{}' THEN
-        turn.low_wake := least(turn.low_wake, wake_passed(v_passed, v_passed_ats));
+        turn.low_wake := least(turn.low_wake, wake_passed(v_passed));
     END IF;
     UPDATE turns AS x SET round = turn.round, running = turn.running, full_at = coalesce(turn.full_at, 0),
         low_count = turn.low_count, low_since = turn.low_since, low_wake = turn.low_wake
