@@ -703,6 +703,26 @@ CREATE FUNCTION first_jobs(rule policies, gates task_gates, p_now bigint, p_visi
 RETURNS visit[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 BEGIN
+    IF rule.ageing IS NULL AND gates.rated IS NULL THEN  -- as below, with less to start for each claim
+        RETURN ARRAY(  -- lanes_tid; ready_lane, in claim order
+            SELECT (
+                n.tid, n.count, n.since, n.every, n.stops, n.until, n.most, n.cost, x.places, NULL, coalesce(x.bytes, 0), coalesce(x.jobs, 0),
+                false, NULL
+            )::visit
+            FROM unnest(p_visits) WITH ORDINALITY AS n (
+                tid, count, since, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, ord
+            ) LEFT JOIN LATERAL (
+                SELECT array_agg(h.place ORDER BY h.priority, h.run_at, h.id) AS places, count(*) AS jobs, sum(h.size) AS bytes FROM (
+                    SELECT y.* FROM lanes AS l CROSS JOIN LATERAL (
+                        SELECT y.ctid AS place, y.id, y.size, y.priority, y.run_at FROM ready AS y
+                        WHERE y.lane = l.lane AND y.run_at + 0 <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
+                        ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT least(n.cost, p_room) FOR UPDATE SKIP LOCKED
+                    ) AS y WHERE l.tid = n.tid AND (gates.closed IS NULL OR l.task <> ALL (gates.closed))
+                    ORDER BY y.priority, y.run_at, y.id LIMIT least(n.cost, p_room)
+                ) AS h
+            ) AS x ON n.cost > 0 ORDER BY n.ord
+        );
+    END IF;
     RETURN ARRAY(  -- lanes_tid; ready_lane, in claim order
         SELECT (
             n.tid, n.count, n.since, n.every, n.stops, n.until, n.most, n.cost, x.places, x.tasks, coalesce(x.bytes, 0), coalesce(x.jobs, 0), false, NULL
