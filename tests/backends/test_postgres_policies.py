@@ -113,7 +113,8 @@ def hidden() -> list[Any]:
     with psycopg.connect(server().url(), autocommit=True) as connection:
         return connection.execute(
             f"SELECT o.*, t.* FROM {SCHEMA}.tenants AS o JOIN {SCHEMA}.turns AS t USING (qid) "
-            "WHERE (o.awake AND (o.count, o.since) < (t.low_count, t.low_since)) OR o.wake_at < t.low_wake"
+            "WHERE (o.awake AND (o.count, o.since, o.tenant) < (t.low_count, t.low_since, t.low_tenant))"
+            " OR o.wake_at < t.low_wake"
         ).fetchall()
 
 

@@ -26,7 +26,7 @@ CREATE FUNCTION turns_of(p_qid integer) RETURNS bigint LANGUAGE sql STABLE SET s
 $$;
 
 -- ``full_at`` is when the burst of the rate is saved up. ``behind`` is for ``hear_turns`` to answer, and false here. No tenant that
--- is awake comes before ``low_count, low_since``, and none wakes before ``low_wake``: whoever looks for the first begins there,
+-- is awake comes before ``low_count, low_since, low_tenant``, and none wakes before ``low_wake``: whoever looks for the first begins there,
 -- and not with those that have been there; as long as any snapshot is held, these are still in the indexes. ``stir_from``: the tenants
 -- after this one are still to wake, for rules that have changed at ``stir_at``; with ``stir_rates`` their burst is saved up.
 CREATE TABLE turns (
@@ -36,6 +36,7 @@ CREATE TABLE turns (
     low_count bigint NOT NULL DEFAULT '-9223372036854775808',
     low_since bigint NOT NULL DEFAULT '-9223372036854775808',
     low_wake bigint NOT NULL DEFAULT '-9223372036854775808',
+    low_tenant text COLLATE "C" NOT NULL DEFAULT '',
     qid integer NOT NULL CONSTRAINT turns_pkey PRIMARY KEY,
     behind boolean NOT NULL DEFAULT false,
     stir_from bigint,
@@ -476,7 +477,7 @@ END $$;
 -- how many of them it has, as far as known), the first jobs that it has, in their order, and how many of them
 -- are taken; when the first was due of those that it passed over because they were lost too often.
 CREATE TYPE visit AS (
-    tid bigint, count bigint, since bigint, every bigint, stops boolean, until bigint, most bigint, cost bigint, places tid[], tasks text[],
+    tid bigint, count bigint, since bigint, tenant text, every bigint, stops boolean, until bigint, most bigint, cost bigint, places tid[], tasks text[],
     bytes bigint, taken integer, rests boolean, passed_at bigint
 );
 
@@ -553,9 +554,10 @@ BEGIN
     )
     SELECT w.count, w.since, count(*) OVER () AS tenants, max(w.since) OVER () AS last INTO r
     FROM woken AS w ORDER BY w.count, w.since LIMIT 1;
-    IF (r.count, r.since) < (turn.low_count, turn.low_since) THEN
+    IF (r.count, r.since) <= (turn.low_count, turn.low_since) THEN
         turn.low_count := r.count;
         turn.low_since := r.since;
+        turn.low_tenant := '';
     END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN  -- there may be some that it does not see
         RETURN;
@@ -676,12 +678,12 @@ BEGIN
         FROM (
             SELECT b.*, allowed(b.every, b.burst, b.full_at, p_now) AS free FROM (
                 SELECT
-                    t.tid, t.count, t.since, t.jobs, t.running, t.full_at, coalesce(u.running, rule.tenant_running) AS cap,
+                    t.tid, t.count, t.since, t.tenant, t.jobs, t.running, t.full_at, coalesce(u.running, rule.tenant_running) AS cap,
                     CASE WHEN u.every IS NOT NULL THEN u.every ELSE rule.tenant_every END AS every,
                     CASE WHEN u.every IS NOT NULL THEN u.burst ELSE rule.tenant_burst END AS burst,
                     coalesce(u.paused_until, 0) AS paused_until
                 FROM tenants AS t LEFT JOIN tenant_rules AS u ON p_ruled AND u.tid = ANY (ARRAY[t.tid])
-                WHERE t.qid = turn.qid AND t.awake AND (t.count, t.since) >= (turn.low_count, turn.low_since)
+                WHERE t.qid = turn.qid AND t.awake AND (t.count, t.since, t.tenant) >= (turn.low_count, turn.low_since, turn.low_tenant)
                 ORDER BY t.qid, t.count, t.since, t.tenant LIMIT CASE WHEN rule.holders IS NULL THEN p_width END
             ) AS b
         ) AS a
@@ -690,7 +692,7 @@ BEGIN
         v_cost := CASE WHEN r.stops OR r.until > p_now THEN 0 ELSE least(r.most, greatest(r.jobs, 1)) END;
         EXIT WHEN r.count > (v_visits[1]).count OR v_upto > 0 AND v_upto + v_cost > p_room;
         v_visits := v_visits || (
-            r.tid, r.count, r.since, r.every, r.stops, r.until, r.most, v_cost, NULL, NULL, 0, 0, false, NULL
+            r.tid, r.count, r.since, r.tenant, r.every, r.stops, r.until, r.most, v_cost, NULL, NULL, 0, 0, false, NULL
         )::visit;
         v_upto := v_upto + v_cost;
         EXIT WHEN v_upto >= p_room OR cardinality(v_visits) >= p_width;
@@ -706,11 +708,11 @@ BEGIN
     IF rule.ageing IS NULL AND gates.rated IS NULL THEN  -- as below, with less to start for each claim
         RETURN ARRAY(  -- lanes_tid; ready_lane, in claim order
             SELECT (
-                n.tid, n.count, n.since, n.every, n.stops, n.until, n.most, n.cost, x.places, NULL, coalesce(x.bytes, 0), coalesce(x.jobs, 0),
+                n.tid, n.count, n.since, n.tenant, n.every, n.stops, n.until, n.most, n.cost, x.places, NULL, coalesce(x.bytes, 0), coalesce(x.jobs, 0),
                 false, NULL
             )::visit
             FROM unnest(p_visits) WITH ORDINALITY AS n (
-                tid, count, since, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, ord
+                tid, count, since, tenant, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, ord
             ) LEFT JOIN LATERAL (
                 SELECT array_agg(h.place ORDER BY h.priority, h.run_at, h.id) AS places, count(*) AS jobs, sum(h.size) AS bytes FROM (
                     SELECT y.* FROM lanes AS l CROSS JOIN LATERAL (
@@ -725,10 +727,10 @@ BEGIN
     END IF;
     RETURN ARRAY(  -- lanes_tid; ready_lane, in claim order
         SELECT (
-            n.tid, n.count, n.since, n.every, n.stops, n.until, n.most, n.cost, x.places, x.tasks, coalesce(x.bytes, 0), coalesce(x.jobs, 0), false, NULL
+            n.tid, n.count, n.since, n.tenant, n.every, n.stops, n.until, n.most, n.cost, x.places, x.tasks, coalesce(x.bytes, 0), coalesce(x.jobs, 0), false, NULL
         )::visit
         FROM unnest(p_visits) WITH ORDINALITY AS n (
-            tid, count, since, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, ord
+            tid, count, since, tenant, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, ord
         ) LEFT JOIN LATERAL (
             SELECT
                 array_agg(h.place ORDER BY h.level, h.due, h.id) AS places,
@@ -871,7 +873,7 @@ BEGIN
         FROM (
             SELECT array_agg(o.count) AS counts, array_agg(o.tid) AS tids FROM (  -- tenants_awake
                 SELECT o.count, o.tid FROM tenants AS o
-                WHERE o.qid = turn.qid AND o.awake AND (o.count, o.since) >= (turn.low_count, turn.low_since)
+                WHERE o.qid = turn.qid AND o.awake AND (o.count, o.since, o.tenant) >= (turn.low_count, turn.low_since, turn.low_tenant)
                 ORDER BY o.qid, o.count, o.since, o.tenant LIMIT 2
             ) AS o
         ) AS x WHERE x.tids[1] = p_tid AND (x.counts[2] IS NULL OR x.counts[2] > x.counts[1])
@@ -967,6 +969,7 @@ BEGIN
         IF rule.holders IS NULL THEN
             turn.low_count := coalesce((v_visits[1]).count, 9223372036854775807);
             turn.low_since := coalesce((v_visits[1]).since, turn.low_since);
+            turn.low_tenant := coalesce((v_visits[1]).tenant, '');
         END IF;
         EXIT WHEN v_visits = '{}';
         IF s.ripe AND v_budget > 0 THEN  -- these first, then all over again
@@ -1021,7 +1024,7 @@ BEGIN
         turn.low_wake := least(turn.low_wake, wake_passed(v_passed));
     END IF;
     UPDATE turns AS x SET round = turn.round, running = turn.running, full_at = coalesce(turn.full_at, 0),
-        low_count = turn.low_count, low_since = turn.low_since, low_wake = turn.low_wake
+        low_count = turn.low_count, low_since = turn.low_since, low_wake = turn.low_wake, low_tenant = turn.low_tenant
     WHERE x.qid = p_qid;
     IF v_left > 0 AND v_bytes > 0 THEN
         v_next := least(v_next, next_turn(p_now, rule, turn));
