@@ -481,8 +481,8 @@ CREATE TYPE visit AS (
     bytes bigint, taken integer, rests boolean, passed_at bigint
 );
 
--- Of tenants that are to be visited, what has become due comes into the lanes from which visits take: a bounded number, of each lane the same share, in
--- the order of run_at; how many.
+-- Of tenants that are to be visited, what has become due comes into the lanes from which visits take: a bounded number, of each lane
+-- the same share, in the order of run_at; how many.
 CREATE FUNCTION promote_turns(p_now bigint, p_visits visit[], p_closed text[], p_most integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -727,7 +727,8 @@ BEGIN
     END IF;
     RETURN ARRAY(  -- lanes_tid; ready_lane, in claim order
         SELECT (
-            n.tid, n.count, n.since, n.tenant, n.every, n.stops, n.until, n.most, n.cost, x.places, x.tasks, coalesce(x.bytes, 0), coalesce(x.jobs, 0), false, NULL
+            n.tid, n.count, n.since, n.tenant, n.every, n.stops, n.until, n.most, n.cost, x.places, x.tasks, coalesce(x.bytes, 0),
+            coalesce(x.jobs, 0), false, NULL
         )::visit
         FROM unnest(p_visits) WITH ORDINALITY AS n (
             tid, count, since, tenant, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, ord
