@@ -38,7 +38,7 @@ LOCK = "FOR UPDATE SKIP LOCKED"
 BETWEEN_TWO = [
     Fault(
         "a completion under any epoch",
-        "complete_v1",
+        "complete",
         "AND l.epoch = n.epoch",
         "",
         ("reap", "complete under the lease before"),

@@ -326,11 +326,13 @@ $$;
 -- ``p_mark_*`` say, per queue, up to where this client has claimed lately, and ``p_mark_due`` up to when it knows all that was due
 -- to be promoted; it then looks only beyond. It gives them when the answer said that much was walked in vain: while an old snapshot
 -- is held, what others have claimed stays in the index, and a look from the beginning passes all of it. ``p_governed`` is false
--- where governed queues are passed over, as one may have become so since the caller looked.
+-- where governed queues are passed over, as one may have become so since the caller looked. ``p_stopped``: the tenants of jobs of the governed
+-- queue ``p_stopped_qid`` that have just stopped running, one of each, which nobody was told yet.
 CREATE FUNCTION claim_v1(
     p_at bigint, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
     p_lost_below integer, p_max_bytes bigint, p_governed boolean, p_mark_queues text[] DEFAULT NULL, p_mark_priorities smallint[] DEFAULT NULL,
-    p_mark_run_ats bigint[] DEFAULT NULL, p_mark_ids uuid[] DEFAULT NULL, p_mark_due bigint DEFAULT NULL
+    p_mark_run_ats bigint[] DEFAULT NULL, p_mark_ids uuid[] DEFAULT NULL, p_mark_due bigint DEFAULT NULL,
+    p_stopped_qid integer DEFAULT NULL, p_stopped bigint[] DEFAULT NULL
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
@@ -358,7 +360,7 @@ BEGIN
     IF cardinality(s.names) IS DISTINCT FROM cardinality(p_queues) AND name_queues(p_queues) THEN
         RETURN QUERY SELECT * FROM claim_v1(
             p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, p_max_bytes, p_governed, p_mark_queues,
-            p_mark_priorities, p_mark_run_ats, p_mark_ids, p_mark_due
+            p_mark_priorities, p_mark_run_ats, p_mark_ids, p_mark_due, p_stopped_qid, p_stopped
         );
         RETURN;
     END IF;
@@ -374,10 +376,15 @@ BEGIN
     IF s.governed THEN  -- nobody waits for the disk while it has the turns; the caller does so by ``seal_v1``
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
+    IF p_stopped IS NOT NULL AND (cardinality(v_queues) = 1 AND s.qids[1] = p_stopped_qid) IS NOT TRUE THEN
+        RETURN QUERY SELECT w.* FROM stopped(
+            v_now, array_fill(p_stopped_qid, ARRAY[cardinality(p_stopped)]), '{}', p_stopped, false
+        ) AS q CROSS JOIN LATERAL woken(q) AS w;
+        p_stopped := NULL;
+    END IF;
     IF s.governed AND cardinality(v_queues) = 1 THEN
         RETURN QUERY SELECT * FROM claim_turns(
-            hear_turns(v_now, s.qids[1], true), v_now, s.qids[1], s.names[1], s.pause, p_holder, v_left, p_lease_for, p_want,
-            p_lost_below, v_room, s.dying, s.suspects, 0
+            v_now, s.qids[1], s.names[1], s.pause, p_holder, v_left, p_lease_for, p_want, p_lost_below, v_room, s.dying, s.suspects, 0, p_stopped
         );
         RETURN;
     ELSIF s.governed THEN

@@ -1,10 +1,12 @@
 -- The usual end of leases of one holder: COMPLETED, and nothing else about the job changes. They come in the order of their
 -- ids. Answers, as rows of kind 0, only for those that are fenced off, by their number; and rows of kind 4 and 5. ``p_bound``
--- as for ``insert_v1``.
-CREATE FUNCTION complete_v1(
+-- as for ``insert_v1``. With ``p_claims`` the caller goes on to claim: where all of them are of one governed queue and none of a group, ``qid`` and
+-- ``tids`` are that queue and their tenants, which nobody is told here.
+CREATE TYPE completed AS (answers claim_row[], qid integer, tids bigint[]);
+CREATE FUNCTION complete(
     p_at bigint, p_holder text, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[], p_keep boolean,
-    p_bound boolean DEFAULT false
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+    p_bound boolean, p_claims boolean
+) RETURNS completed LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
@@ -17,6 +19,7 @@ DECLARE
     v_ruled_qids integer[];
     v_gids bigint[];
     v_tids bigint[];
+    c completed;
 BEGIN
     IF p_keep THEN
         WITH gone AS (  -- leased_pkey, one probe per id
@@ -79,23 +82,32 @@ BEGIN
         END IF;
     END IF;
     IF EXISTS (SELECT 1 FROM waiters AS w WHERE w.id >= p_ids[1] AND w.id <= p_ids[cardinality(p_ids)]) THEN  -- waiters_pkey
-        RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY(SELECT p_ids[o] FROM unnest(v_done) AS o)) AS w;
+        c.answers := ARRAY(SELECT told(w.id, w.inbox) FROM take_waiters(ARRAY(SELECT p_ids[o] FROM unnest(v_done) AS o)) AS w);
     END IF;
     IF coalesce(cardinality(v_done), 0) < cardinality(p_ids) THEN
-        RETURN QUERY
-        SELECT (settled(n.id, n.ord::integer, NULL)).*
-        FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord) WHERE n.ord <> ALL (coalesce(v_done, '{}'));
+        c.answers := c.answers || ARRAY(
+            SELECT settled(n.id, n.ord::integer, NULL) FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord) WHERE n.ord <> ALL (coalesce(v_done, '{}'))
+        );
     END IF;
-    IF v_tids[1] IS NOT NULL AND array_remove(v_gids, NULL) = '{}' AND cardinality(array_remove(v_tids, NULL)) = cardinality(v_tids)
-    THEN  -- all of governed queues, and none of a group
-        INSERT INTO news (qid, kind, tids, jobs, ats)
-        SELECT g.qid, 2, array_agg(g.tid), array_agg(g.jobs), array_agg(v_now) FROM (
-            SELECT n.qid, n.tid, count(*) AS jobs FROM unnest(v_ruled_qids, v_tids) AS n (qid, tid) GROUP BY n.qid, n.tid
-        ) AS g GROUP BY g.qid;
-        RETURN QUERY SELECT w.* FROM waited_for(v_ruled_qids, v_tids) AS q CROSS JOIN LATERAL woken(q) AS w;
+    IF p_claims AND array_remove(v_gids, NULL) = '{}' AND v_tids[1] IS NOT NULL
+        AND cardinality(array_remove(v_ruled_qids, v_ruled_qids[1])) = 0
+    THEN
+        c.qid := v_ruled_qids[1];
+        c.tids := v_tids;
     ELSIF v_ruled_qids IS NOT NULL THEN
-        RETURN QUERY SELECT w.* FROM stopped(v_now, v_ruled_qids, v_gids, v_tids, p_bound) AS q CROSS JOIN LATERAL woken(q) AS w;
+        c.answers := c.answers || ARRAY(SELECT woken(q) FROM stopped(v_now, v_ruled_qids, v_gids, v_tids, p_bound) AS q);
     END IF;
+    RETURN c;
+END $$;
+
+CREATE FUNCTION complete_v1(
+    p_at bigint, p_holder text, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[], p_keep boolean,
+    p_bound boolean DEFAULT false
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c completed := complete(p_at, p_holder, p_ids, p_epochs, p_results, p_result_ttls, p_keep, p_bound, false);
+BEGIN
+    RETURN QUERY SELECT * FROM unnest(c.answers);
 END $$;
 
 -- What is counted of a job: as in ``deltas``, to which a later version may add columns.
@@ -515,10 +527,14 @@ CREATE FUNCTION turn_v1(
     p_keep boolean, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
     p_lost_below integer, p_max_bytes bigint, p_mark_queues text[], p_mark_priorities smallint[], p_mark_run_ats bigint[], p_mark_ids uuid[], p_mark_due bigint
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c completed := complete(p_at, p_settled_by, p_ids, p_epochs, p_results, p_result_ttls, p_keep, false, true);
 BEGIN
-    RETURN QUERY SELECT * FROM complete_v1(p_at, p_settled_by, p_ids, p_epochs, p_results, p_result_ttls, p_keep);
+    IF c.answers <> '{}' THEN
+        RETURN QUERY SELECT * FROM unnest(c.answers);
+    END IF;
     RETURN QUERY SELECT * FROM claim_v1(
         p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, p_max_bytes, true,
-        p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids, p_mark_due
+        p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids, p_mark_due, c.qid, c.tids
     );
 END $$;
