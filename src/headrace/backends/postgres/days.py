@@ -8,8 +8,8 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
+from headrace.backends.postgres.composites import CODES, STATES
 from headrace.backends.postgres.connections import Connections
-from headrace.backends.postgres.rows import CODES, STATES
 from headrace.backends.postgres.translate import translated
 from headrace.errors import BackendError, ConfigError, Unavailable
 from headrace.seam.records import Place, Stamp, SweepClause
