@@ -111,8 +111,8 @@ ON_SCHEDULES = [
     ),
     Fault(
         "a plan that asks for the end of no job",
-        "alter_v1",
-        "INSERT INTO asks (id, superseded) SELECT v_id, p_text = 'superseded' WHERE NOT asked_for(v_id)",
+        "ask_to_stop",
+        "INSERT INTO asks (id, superseded) SELECT p_id, p_reason = 'superseded' WHERE NOT asked_for(p_id)",
         "NULL",
         ("note ticks", "plan, cancelling"),
     ),
