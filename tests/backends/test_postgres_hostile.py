@@ -30,20 +30,29 @@ from tests.postgres import server
 SCHEMA = "hostile"
 DAY = 86_400 * SECOND
 PAYLOAD = b'{"n": 1}'
+OTHER = "'other'"
 LONG = "repeat('x', 1025)"
 BIG = 2**62
 THEIRS = UUID(bytes=job_id(1))
 UID = UUID(bytes=job_id(900))
 ONCE_AN_HOUR = Definition(rule=EveryRule(3_600 * SECOND, 0), template=Template("t", {})).pack()
 
-ROW = {
-    "p_at": "NULL", "p_names": "'{shared}'", "p_ids": "ARRAY[gen_random_uuid()]", "p_queues": "'{1}'",
-    "p_tasks": "'{t}'", "p_tenants": "'{acme}'", "p_keys": "NULL", "p_priorities": "'{0}'", "p_delays": "'{0}'",
-    "p_run_ats": "NULL", "p_expires": "NULL", "p_max_attempts": "NULL", "p_timeouts": "NULL", "p_result_ttls": "NULL",
-    "p_headers": "NULL",
-    "p_reply_tos": "NULL", "p_hold_failed": "'{false}'", "p_groups": "NULL",
-    "p_parameters": "ARRAY['{}'::bytea]", "p_vm_states": "NULL", "p_metadatas": "NULL", "p_blobs": "NULL",
+JOB = {
+    "id": "gen_random_uuid()", "queue": "1", "task": "'t'", "tenant": "'acme'", "key": "NULL", "priority": "0",
+    "delay": "0", "run_at": "NULL", "expires": "NULL", "max_attempts": "NULL", "timeout": "NULL", "result_ttl": "NULL",
+    "headers": "NULL", "reply_to": "NULL", "hold_failed": "false", "group_name": "NULL", "parameters": "'{}'::bytea",
+    "vm_state": "NULL", "metadata": "NULL", "blob": "NULL",
 }  # fmt: skip
+
+
+def job(**changed: str) -> str:
+    """A new job with usual values for all but those."""
+    unknown = changed.keys() - JOB.keys()
+    assert not unknown, unknown
+    return f"ROW({', '.join((JOB | changed).values())})::{SCHEMA}.job_row"
+
+
+INSERT = {"p_at": "NULL", "p_names": "'{shared}'"}
 ASK = {
     "p_at": "NULL", "p_named": "true", "p_ids": "'{}'", "p_key_queues": "'{}'", "p_keys": "'{}'", "p_queue": "NULL",
     "p_tenant": "NULL", "p_task": "NULL", "p_states": "NULL", "p_older_than": "NULL", "p_above": "NULL",
@@ -64,10 +73,10 @@ PLAN = {
     "p_at": "NULL", "p_names": "'{own}'", "p_uids": f"ARRAY['{UUID(bytes=job_id(901))}']::uuid[]",
     "p_versions": "'{NULL}'", "p_slots": "'{NULL}'", "p_look_ats": "'{NULL}'", "p_ticks": "'{1}'",
     "t_slots": "ARRAY[(random() * 1e15)::bigint]", "t_run_ats": "'{1}'", "t_counts": "'{1}'", "t_overlaps": "'{0}'",
-    "t_fires": "'{true}'",
-} | {f"s{name[1:]}": value for name, value in ROW.items() if name != "p_at"}  # fmt: skip
+    "t_fires": "'{true}'", "p_queues": "'{shared}'",
+}  # fmt: skip
 FUNCTIONS = {
-    "own_insert_v1": ROW, "ask_v1": ASK, "own_matching_v1": MATCH, "own_fetch_v1": FETCH, "own_save_v1": SAVE,
+    "own_insert_v1": INSERT, "ask_v1": ASK, "own_matching_v1": MATCH, "own_fetch_v1": FETCH, "own_save_v1": SAVE,
     "own_plan_v1": PLAN,
 }  # fmt: skip
 
@@ -84,10 +93,14 @@ class Call(NamedTuple):
 
 
 def call(function: str, rows: int | None = None, **changed: str) -> Call:
-    """With usual values for all but those."""
-    unknown = changed.keys() - FUNCTIONS[function].keys()
+    """With usual values for all but those, of its parameters, and of its job where it has one."""
+    parameters = FUNCTIONS[function] | {name: value for name, value in changed.items() if name not in JOB}
+    unknown = parameters.keys() - FUNCTIONS[function].keys() - {"p_rows"}
     assert not unknown, unknown
-    given = ", ".join(f"{name} => {value}" for name, value in (FUNCTIONS[function] | changed).items())
+    if function in ("own_insert_v1", "own_plan_v1"):
+        one = job(**{name: value for name, value in changed.items() if name in JOB})
+        parameters = {"p_rows": f"ARRAY[{one}]"} | parameters
+    given = ", ".join(f"{name} => {value}" for name, value in parameters.items())
     return Call(f"SELECT * FROM {SCHEMA}.{function}({given})", rows)
 
 
@@ -101,35 +114,36 @@ def numbers(value: int) -> str:
 
 REFUSED_ROWS: dict[str, list[dict[str, str]]] = {
     "texts": [
-        {"p_tasks": "'{\"\"}'"}, {"p_tasks": f"ARRAY[{LONG}]"}, {"p_tasks": "'{NULL}'"}, {"p_keys": f"ARRAY[{LONG}]"},
-        {"p_groups": f"ARRAY[{LONG}]"}, {"p_reply_tos": f"ARRAY[{LONG}]"}, {"p_names": "'{\"\"}'"},
-        {"p_names": f"ARRAY[{LONG}]"}, {"p_names": "ARRAY(SELECT 'many ' || n FROM generate_series(1, 1000) AS n)"},
+        {"task": "''"}, {"task": LONG}, {"task": "NULL"}, {"key": LONG}, {"group_name": LONG}, {"reply_to": LONG},
+        {"p_names": "'{\"\"}'"}, {"p_names": f"ARRAY[{LONG}]"},
+        {"p_names": "ARRAY(SELECT 'many ' || n FROM generate_series(1, 1000) AS n)"},
     ],
     "tenants": [
-        {"p_tenants": "'{other}'"}, {"p_tenants": "'{\"\"}'"}, {"p_tenants": "'{NULL}'"},
-        {"p_tenants": "'{acme,other}'"}, {"p_ids": f"ARRAY['{THEIRS}']::uuid[]"},
+        {"tenant": OTHER}, {"tenant": "''"}, {"tenant": "NULL"}, {"id": f"'{THEIRS}'"},
+        {"p_rows": f"ARRAY[{job()}, {job(tenant=OTHER)}]"},
     ],
     "cells": [
-        {"p_headers": "ARRAY[decode(repeat('00', 10241), 'hex')]"},
-        {"p_blobs": "ARRAY[decode(repeat('00', 64 * 1024 * 1024 + 1), 'hex')]"},
+        {"headers": "decode(repeat('00', 10241), 'hex')"},
+        {"blob": "decode(repeat('00', 64 * 1024 * 1024 + 1), 'hex')"},
     ],
     "numbers": [
-        {name: numbers(value)}
-        for name in ("p_delays", "p_run_ats", "p_expires", "p_timeouts", "p_result_ttls")
+        {name: str(value)}
+        for name in ("delay", "run_at", "expires", "timeout", "result_ttl")
         for value in (-1, BIG, 2**63 - 1)
-    ] + [{"p_max_attempts": "'{0}'"}, {"p_max_attempts": "'{-1}'"}, {"p_delays": "'{NULL}'"}],
+    ] + [{"max_attempts": "0"}, {"max_attempts": "-1"}, {"delay": "NULL"}],
     "shapes": [
-        {"p_queues": "'{99}'"}, {"p_queues": "'{0}'"}, {"p_ids": "'{NULL}'"}, {"p_ids": "'{}'"}, {"p_tasks": "'{t,t}'"},
+        {"queue": "99"}, {"queue": "0"}, {"id": "NULL"}, {"p_rows": "'{}'"}, {"p_rows": "NULL"},
+        {"p_rows": f"ARRAY[NULL]::{SCHEMA}.job_row[]"},
     ],
 }  # fmt: skip
 INSERTS = [call("own_insert_v1", **changed) for kind in REFUSED_ROWS.values() for changed in kind] + [
     call("own_insert_v1", 0, p_at=str(2**63 - 1)),
-    call("own_insert_v1", 0, p_at="-1", p_expires="'{0}'"),
-    call("own_insert_v1", 0, p_keys="'{k1}'"),
-    call("own_insert_v1", 0, p_keys="'{other/k1}'", p_result_ttls=numbers(3650 * DAY)),
-    call("own_insert_v1", 0, p_priorities="'{-32768}'", p_reply_tos="'{inbox}'"),
-    *[call("own_insert_v1", 0, p_headers=r"ARRAY['\x81a1ffa161'::bytea]")] * 4,
-    call("own_insert_v1", 0, p_headers=r"ARRAY['\xc1'::bytea]", p_parameters=r"ARRAY['\xff'::bytea]"),
+    call("own_insert_v1", 0, p_at="-1", expires="0"),
+    call("own_insert_v1", 0, key="'k1'"),
+    call("own_insert_v1", 0, key="'other/k1'", result_ttl=str(3650 * DAY)),
+    call("own_insert_v1", 0, priority="-32768", reply_to="'inbox'"),
+    *[call("own_insert_v1", 0, headers=r"'\x81a1ffa161'::bytea")] * 4,
+    call("own_insert_v1", 0, headers=r"'\xc1'::bytea", parameters=r"'\xff'::bytea"),
     enqueue(tenant="other"),
     enqueue(tenant=None),
     enqueue(id=str(THEIRS)),
@@ -140,7 +154,7 @@ INSERTS = [call("own_insert_v1", **changed) for kind in REFUSED_ROWS.values() fo
     Call(f"SELECT * FROM {SCHEMA}.enqueue_v1((SELECT jsonb_agg('{{}}'::jsonb) FROM generate_series(1, 10001)))"),
 ]
 PLANS = [
-    call("own_plan_v1", **{f"s{name[1:]}": value for name, value in changed.items()})
+    call("own_plan_v1", **{"p_queues" if name == "p_names" else name: value for name, value in changed.items()})
     for kind in REFUSED_ROWS.values()
     for changed in kind
 ] + [
@@ -156,7 +170,7 @@ PLANS = [
     call("own_plan_v1", 1, p_names="'{other/theirs}'", p_uids=f"ARRAY['{UID}']::uuid[]"),
     call("own_plan_v1", 1, p_names="'{none}'"),
     call("own_plan_v1", 0, p_at=str(BIG), t_overlaps="'{2}'"),
-    call("own_plan_v1", 0, s_keys="'{k3}'"),
+    call("own_plan_v1", 0, key="'k3'"),
 ]
 SAVES = [
     call("own_save_v1", **changed)
@@ -424,7 +438,7 @@ async def test_watches_are_bounded(store: PostgresBackend) -> None:
         many = text.replace("SELECT *", "SELECT count(*)")
         with psycopg.connect(url("hostile acme"), autocommit=True) as connection:
             connection.execute(f"SELECT ({many}) FROM generate_series(1, 2000) AS n".encode())
-            same = call("own_insert_v1", p_names="'{q}'", p_keys="'{w}'", p_reply_tos="ARRAY['in ' || n]").text
+            same = call("own_insert_v1", p_names="'{q}'", key="'w'", reply_to="'in ' || n").text
             again = same.replace("SELECT *", "SELECT count(*)")
             connection.execute(f"SELECT ({again}) FROM generate_series(1, 600) AS n".encode())
 
@@ -474,24 +488,19 @@ async def test_a_transaction_that_a_confined_role_leaves_open_holds_up_nobody_el
     """Neither those who enqueue into the same queue nor the workers that end jobs of its groups."""
     assert store.policies is not None
     await store.policies.save(Policy(queue="grouped", group_running=1, depth=10_000))
-    groups = [f"g{n}" for n in range(200)]  # they share all the locks that there are
     await store.insert([row(n, queue="grouped", tenant="other", group=f"o{n}") for n in range(2_000, 2_040)])
     await store.insert([row(n, queue="grouped", tenant="acme", group=f"a{n}") for n in range(3_000, 3_200)])
     jobs = (await store.claim(Claim("w", ("grouped",), 40, LEASE))).jobs
     waiting = [UUID(bytes=job_id(n)) for n in range(3_000, 3_200)]
-    many: dict[str, str] = {
-        "p_queues": "1::smallint", "p_tasks": "'t'::text", "p_tenants": "'acme'::text", "p_priorities": "0::smallint",
-        "p_delays": "0::bigint", "p_hold_failed": "false",
-    }  # fmt: skip
-    rows = {name: f"array_fill({value}, '{{200}}')" for name, value in many.items()}
-    rows["p_ids"] = "ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 200))"
+    one = job(group_name="'g' || n", parameters="NULL")  # the groups share all the locks that there are
+    rows = f"ARRAY(SELECT {one} FROM generate_series(0, 199) AS n)"
     left_open = (
-        call("own_insert_v1", p_names="'{grouped}'", p_groups=f"ARRAY{groups}", p_parameters="NULL", **rows),
+        call("own_insert_v1", p_names="'{grouped}'", p_rows=rows),
         call("ask_v1", p_ids=f"ARRAY{list(map(str, waiting))}::uuid[]"),
     )
-    for number, one in enumerate(left_open):
+    for number, left in enumerate(left_open):
         async with await psycopg.AsyncConnection.connect(url("hostile acme")) as connection:
-            await connection.execute(one.text.encode())
+            await connection.execute(left.text.encode())
             done = [Settlement(job.id, job.epoch, "w", JobState.COMPLETED) for job in jobs[20 * number :][:20]]
             new = range(4_000 + 100 * number, 4_040 + 100 * number)
             async with asyncio.timeout(60):

@@ -32,9 +32,7 @@ LEFT_OPEN: dict[str, list[Call]] = {
     "cancel running": [call("ask_v1", p_ids=ids(n)) for n in RUNNING],
     "cancel waiting": [call("ask_v1", p_ids=ids(WAITING))],
     "cancel all": [call("ask_v1", p_named="false")],
-    "insert": [
-        call("own_insert_v1", p_names="'{open}'", p_keys=f"'{{k{n}}}'", p_reply_tos="'{inbox}'") for n in RUNNING
-    ],
+    "insert": [call("own_insert_v1", p_names="'{open}'", key=f"'k{n}'", reply_to="'inbox'") for n in RUNNING],
     "plan": [
         call("own_plan_v1", p_names=f"'{{{name}}}'", p_uids=ids(uid), t_overlaps="'{2}'")
         for name, uid in (("one", 920), ("two", 921))

@@ -111,8 +111,8 @@ ON_SCHEDULES = [
     ),
     Fault(
         "a plan that asks for the end of no job",
-        "alter_v1",
-        "INSERT INTO asks (id, superseded) SELECT v_id, p_text = 'superseded' WHERE NOT asked_for(v_id)",
+        "ask_to_stop",
+        "INSERT INTO asks (id, superseded) SELECT p_id, p_reason = 'superseded' WHERE NOT asked_for(p_id)",
         "NULL",
         ("note ticks", "plan, cancelling"),
     ),
@@ -137,16 +137,16 @@ ALONE = [
     ),
     Fault(
         "a settlement by any holder",
-        "finish_v1",
+        "take_leases",
         "AND d.holder = n.holder",
         "",
         ("test_a_wrong_fence_changes_nothing", JobState.FAILED, "holder"),
     ),
     Fault(
         "an insert that forgets its key",
-        "take_keys",
-        "IF coalesce(cardinality(array_remove(p_keys, NULL)), 0) = 0",
-        "IF true",
+        "insert_v1",
+        "IF v_keyed AND v_known = '{}'",
+        "IF false",
         ("test_a_key_is_taken_while_its_job_lives",),
     ),
     Fault(

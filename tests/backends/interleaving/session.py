@@ -12,6 +12,7 @@ from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres.arrays import register
 from headrace.backends.postgres.bind import AsyncPostgresJoined
 from headrace.backends.postgres.connections import Then
+from headrace.backends.postgres.schema import Schema
 from headrace.backends.postgres.translate import translated
 from headrace.seam.records import Inserted, JobId, Row, Stamp
 from tests.postgres import server
@@ -104,7 +105,7 @@ class Session:
     async def connect(cls, schema: str) -> Session:
         """A new one."""
         connection = await AsyncConnection.connect(server().url(), autocommit=True, prepare_threshold=2)
-        register(connection)
+        register(connection, (await Schema(schema).found(connection)).types)
         await connection.execute("SET deadlock_timeout = '1ms'")
         return cls(connection, schema)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct, pack
 
 from psycopg import AsyncConnection, Connection
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
 
+from headrace.backends.postgres.composites import TYPES, Rows, numbered
 from headrace.seam.records import JobId
 
 _HEADER = Struct("!iiiii")
@@ -145,8 +146,20 @@ def _dumper(array: type[_Array], array_oid: int) -> type[Dumper]:
 _DUMPERS = {array: _dumper(array, oid) for array, oid in _OIDS.items()}
 
 
-def register(connection: Connection[object] | AsyncConnection[object]) -> None:
-    """Teach a connection these types."""
+def _rows_dumper(type_name: str, types: Mapping[str, int]) -> type[Dumper]:
+    class Numbered(Dumper):
+        format = Format.BINARY
+
+        def dump(self, obj: Rows) -> Buffer:
+            return numbered(obj, types[type_name])
+
+    return Numbered
+
+
+def register(connection: Connection[object] | AsyncConnection[object], types: Mapping[str, int]) -> None:
+    """Teach a connection these types; ``types`` are the server's numbers of the composite ones, by name."""
     for array, dumper in _DUMPERS.items():
         connection.adapters.register_dumper(array, dumper)
+    for rows, (name, _) in TYPES.items():
+        connection.adapters.register_dumper(rows, _rows_dumper(name, types))
     connection.adapters.register_loader("uuid", _RawId)

@@ -13,13 +13,14 @@ from typing import Any
 from uuid import UUID
 
 from psycopg import DataError, IntegrityError, sql
-from psycopg.errors import UniqueViolation
+from psycopg.errors import DatatypeMismatch, UniqueViolation
 
 from headrace.backends.listing import claiming_from
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import Smallints, bigints, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import Bulk
+from headrace.backends.postgres.composites import ALL_SECTIONS, mask
 from headrace.backends.postgres.connections import Connections, Then
 from headrace.backends.postgres.crowd import Crowd
 from headrace.backends.postgres.days import Days
@@ -157,13 +158,22 @@ class PostgresBackend:
 
     async def _call(self, name: str, *params: Any) -> list[Any]:
         try:
-            rows = await self._connections.rows(self._sql[name], params, self._seals.get(name))
+            rows = await self._sent(name, params)
         except NotLetIn as error:
             raise error if name in self._served else ConfigError(str(error)) from error.__cause__
         except SchemaMismatch as error:
             raise NotThere(str(error)) if name in self._served else error from error.__cause__
         self._served.add(name)
         return rows
+
+    async def _sent(self, name: str, params: Sequence[Any]) -> list[Any]:
+        try:
+            return await self._connections.rows(self._sql[name], params, self._seals.get(name))
+        except BackendError as error:
+            if not isinstance(error.__cause__, DatatypeMismatch):
+                raise
+        await self.migrator.ready(migrate=False)  # the store was made anew, and its types have other numbers
+        return await self._connections.rows(self._sql[name], params, self._seals.get(name))
 
     async def _go_on(self, name: str, at: r.Stamp, *params: Any) -> list[Any]:
         """Call what must not fail for a single job: where one cannot be read, it is set aside; then call again."""
@@ -195,9 +205,9 @@ class PostgresBackend:
         answers = [r.Inserted(r.InsertStatus.NEW, row.id) for row in rows]
         if not (self._bulk.takes(rows) and await self._bulk.insert(rows, at)):
             found = await self._insert(at, shapes.insert_params(rows))
-            for ord_, status, job_id, state, attempt, result in found:
+            for ord_, status, job_id, state, attempt, result, packed in found:
                 if status == _FULL:
-                    room = shapes.room(rows[ord_ - 1].queue, result)
+                    room = shapes.room(rows[ord_ - 1].queue, packed)
                     answers[ord_ - 1] = r.Inserted(r.InsertStatus.FULL, job_id, room=room)
                 else:
                     answers[ord_ - 1] = r.Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
@@ -338,7 +348,7 @@ class PostgresBackend:
         keys = [name for name in names if isinstance(name, r.JobKey)]
         found = await self._call(
             "fetch", at, uuids(ids), texts([key.queue for key in keys]), texts([key.key for key in keys]),
-            shapes.mask(want), "error" in want, "result" in want,
+            mask(want), "error" in want, "result" in want,
         )  # fmt: skip
         records = {row[0]: shapes.record(row[2:], row[1]) for row in found}
         by_id, by_key = count(1), count(len(ids) + 1)
@@ -364,7 +374,7 @@ class PostgresBackend:
     # -- inside
 
     def _claim_params(self, req: r.Claim) -> tuple[Any, ...]:
-        want = shapes.ALL_SECTIONS if req.want is None else shapes.mask(req.want)
+        want = ALL_SECTIONS if req.want is None else mask(req.want)
         return req.holder, texts(list(req.queues)), req.limit, req.lease_for, want, req.lost_below, req.max_bytes
 
     def _hushed(self, req: r.Claim, notes: Mapping[str, Mapping[str, int]], claimed: r.Claimed) -> r.Claimed:

@@ -200,6 +200,8 @@ class Connections:
         """What goes on after its caller has given up."""
         self._watch: AsyncGenerator[None, None] | None = None
         self._open = False
+        self.types: dict[str, int] = {}
+        """The server's numbers of composite types, by name."""
 
     @property
     def in_clear(self) -> str:
@@ -312,7 +314,7 @@ class Connections:
                 "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
             )
         session.born = asyncio.get_running_loop().time()
-        register(session)
+        register(session, self.types)
         return session
 
     async def _take(self, deadline: float) -> Session:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Any
 
-from headrace.backends.postgres.arrays import bigints, booleans, byteas, integers, smallints, texts, uuids
+from headrace.backends.postgres.arrays import bigints, byteas, texts, uuids
+from headrace.backends.postgres.composites import job_rows, settlement_rows
 from headrace.backends.settled import check_settled
-from headrace.backends.states import CODES, STATES
+from headrace.backends.states import STATES
 from headrace.errors import InvalidJob
 from headrace.seam.policy import STORE
 from headrace.seam.records import Cells, JobId, Leased, Reaped, Record, Room, Row, Settlement
 from headrace.types import SECTIONS, JobState
 
-T = TypeVar("T")
-
-_BITS = {name: 1 << position for position, name in enumerate(SECTIONS)}
-ALL_SECTIONS = sum(_BITS.values())
 _SECTIONS = frozenset(SECTIONS)
 _ROOM = Struct(">qq")
-
-
-def mask(names: frozenset[str]) -> int:
-    """The sections as bits."""
-    return sum(_BITS[name] for name in names if name in _BITS)
 
 
 def checked(rows: Sequence[Row]) -> None:
@@ -35,43 +27,18 @@ def checked(rows: Sequence[Row]) -> None:
 
 
 def insert_params(rows: Sequence[Row]) -> tuple[Any, ...]:
-    """The arrays of ``insert_v1``, from the names of the queues on."""
+    """The names of the queues, and the rows, of ``insert_v1``."""
     checked(rows)
-    names = {row.queue: None for row in rows}
-    places = {name: place for place, name in enumerate(names, start=1)}
-    return (
-        texts(list(names)),
-        uuids([row.id for row in rows]),
-        smallints([places[row.queue] for row in rows]),
-        texts([row.task for row in rows]),
-        texts([row.tenant for row in rows]),
-        _any(texts, [row.key for row in rows]),
-        smallints([row.priority for row in rows]),
-        bigints([row.delay for row in rows]),
-        _any(bigints, [row.run_at for row in rows]),
-        _any(bigints, [row.expires for row in rows]),
-        _any(integers, [row.max_attempts for row in rows]),
-        _any(bigints, [row.timeout for row in rows]),
-        _any(bigints, [row.result_ttl for row in rows]),
-        _any(byteas, [row.headers for row in rows]),
-        _any(texts, [row.reply_to for row in rows]),
-        booleans([row.hold_failed for row in rows]),
-        _any(texts, [row.group for row in rows]),
-        *(_any(byteas, [row.cells.get(name) for row in rows]) for name in SECTIONS),
-    )
+    names, packed = job_rows(rows)
+    return texts(names), packed
 
 
 def room(queue: str, packed: bytes | None) -> Room | None:
-    """Where there was none, of ``insert_v1``; None: not for this role to know."""
+    """The room of a FULL row of ``insert_v1``; None: not for this role to know."""
     if packed is None:
         return None
     depth, waiting = _ROOM.unpack_from(packed)
     return Room(STORE if len(packed) > _ROOM.size else queue, depth, waiting)
-
-
-def _any(array: Callable[[list[T]], object], values: list[T]) -> object:
-    """The array, or nothing for nothing."""
-    return None if values.count(None) == len(values) else array(values)  # type: ignore[arg-type]
 
 
 def weight(row: Row) -> int:
@@ -117,37 +84,9 @@ def complete_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
 
 
 def finish_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
-    """The arrays of ``finish_v1``."""
+    """The parameters of ``finish_v1``."""
     check_settled(batch)
-    spawn: list[Row] = []
-    first: list[int] = []
-    for s in batch:
-        first.append(len(spawn) + 1)
-        spawn += s.spawn
-    cells = [s.cells or {} for s in batch]
-    return (
-        uuids([s.id for s in batch]),
-        bigints([s.epoch for s in batch]),
-        texts([s.holder for s in batch]),
-        smallints([CODES[s.state] for s in batch]),
-        bigints([s.delay for s in batch]),
-        booleans([s.failed_attempt for s in batch]),
-        booleans([s.keep_lost for s in batch]),
-        booleans([s.unbegun for s in batch]),
-        texts([s.queue for s in batch]),
-        smallints([s.priority for s in batch]),
-        smallints([mask(frozenset(given)) for given in cells]),
-        *(byteas([given.get(name) for given in cells]) for name in SECTIONS),
-        byteas([s.error for s in batch]),
-        texts([s.reason for s in batch]),
-        byteas([s.result for s in batch]),
-        bigints([s.result_ttl for s in batch]),
-        booleans([s.keep for s in batch]),
-        integers(first),
-        integers([len(s.spawn) for s in batch]),
-        *insert_params(spawn),
-        bigints([s.run_at for s in batch]),
-    )
+    return settlement_rows(batch), *insert_params([row for s in batch for row in s.spawn])
 
 
 def leased(row: Sequence[Any]) -> Leased:

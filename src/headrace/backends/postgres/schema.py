@@ -6,7 +6,7 @@ import asyncio
 import functools
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from importlib.resources import files
 from shlex import quote
@@ -80,6 +80,8 @@ class Found(NamedTuple):
     """In order; none if there is no store."""
     confined: bool
     """Whether this role sees the jobs of its tenants only."""
+    types: Mapping[str, int]
+    """The numbers that the server gave to the types of rows, by name."""
 
     @property
     def version(self) -> int:
@@ -117,9 +119,9 @@ class Schema:
 
     async def look(self, ask: Ask) -> Found:
         """What there is."""
-        [[columns, confined]] = await ask(self.query("look"))
+        [[columns, confined, types]] = await ask(self.query("look"))
         if columns is None:
-            return Found([], confined)
+            return Found([], confined, {})
         applied: list[Applied] = []
         if {"version", "name", "applied_at"} <= set(columns):
             applied = [Applied(*row) for row in await ask(self.query("ledger"))]
@@ -128,7 +130,7 @@ class Schema:
                 f"{self._where}: the table migrations in schema {self.name!r} belongs to another program; "
                 "give Headrace a schema of its own: add schema=NAME to the URL"
             )
-        return Found(applied, confined)
+        return Found(applied, confined, types or {})
 
     async def found(self, connection: AsyncConnection[Any], lock_timeout: float = LOCK_TIMEOUT) -> Found:
         """What there is; waits no longer for it than that."""
@@ -240,7 +242,7 @@ class Migrator:
 
     async def ready(self, *, migrate: bool) -> Found:
         """What there is, which is at least of this version. Writes nothing and locks nothing if it is already."""
-        found = await self.schema.look(self._connections.rows)
+        found = await self._look()
         if not found.pending:
             return found
         if not migrate:
@@ -252,7 +254,12 @@ class Migrator:
             if isinstance(error.__cause__, pg.InsufficientPrivilege):
                 raise self._behind(found, str(error.__cause__).splitlines()[0]) from error
             raise
-        return await self.schema.look(self._connections.rows)
+        return await self._look()
+
+    async def _look(self) -> Found:
+        found = await self.schema.look(self._connections.rows)
+        self._connections.types.update(found.types)
+        return found
 
     async def found(self) -> Found:
         """What there is."""

@@ -176,97 +176,91 @@ CREATE FUNCTION scoped_key_fits(p_tenant text, p_key text) RETURNS boolean LANGU
     SELECT starts_with(p_key, key_scope(p_tenant)) AND octet_length(p_key) <= 1024 + octet_length(key_scope(p_tenant))
 $$;
 
+-- A new job, as clients send it. ``queue`` is the number of its queue among the names that come with it.
+CREATE TYPE job_row AS (
+    id uuid,
+    queue smallint,
+    task text,
+    tenant text,
+    key text,
+    priority smallint,
+    delay bigint,
+    run_at bigint,
+    expires bigint,
+    max_attempts integer,
+    timeout bigint,
+    result_ttl bigint,
+    headers bytea,
+    reply_to text,
+    hold_failed boolean,
+    group_name text,
+    parameters bytea,
+    vm_state bytea,
+    metadata bytea,
+    blob bytea
+);
+
 -- What a row weighs; none where it is what no client sends: that might overflow later, among the jobs of others. A job that was
 -- made by a schedule has some headers more, and expires as much later as it was planned ahead. 2 ** 52 microseconds are 142
 -- years: nothing overflows with them, here or in clients.
-CREATE FUNCTION row_weight(
-    p_now bigint, p_task text, p_tenant text, p_key text, p_delay bigint, p_run_at bigint, p_expires bigint,
-    p_max_attempts integer, p_timeout bigint, p_result_ttl bigint, p_headers bytea, p_reply_to text, p_group text,
-    p_parameters bytea, p_vm_state bytea, p_metadata bytea, p_blob bytea
-) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+CREATE FUNCTION row_weight(p_now bigint, r job_row) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE
-        WHEN octet_length(p_task) BETWEEN 1 AND 1024 AND octet_length(p_tenant) <= 1024
-            AND (p_key IS NULL OR octet_length(p_key) <= 1024 OR scoped_key_fits(p_tenant, p_key))
-            AND (p_group IS NULL OR octet_length(p_group) <= 1024)
-            AND (p_reply_to IS NULL OR octet_length(p_reply_to) <= 1024)
-            AND (p_headers IS NULL OR octet_length(p_headers) <= 10240)
-            AND (p_parameters IS NULL OR octet_length(p_parameters) <= 67108864)
-            AND (p_vm_state IS NULL OR octet_length(p_vm_state) <= 67108864)
-            AND (p_metadata IS NULL OR octet_length(p_metadata) <= 67108864)
-            AND (p_blob IS NULL OR octet_length(p_blob) <= 67108864)
-            AND p_delay BETWEEN 0 AND 4503599627370496
-            AND (p_run_at IS NULL OR p_run_at BETWEEN 0 AND p_now + 4503599627370496)
-            AND (p_expires IS NULL OR p_expires BETWEEN 0 AND 9007199254740992)
-            AND (p_timeout IS NULL OR p_timeout BETWEEN 0 AND 4503599627370496)
-            AND (p_result_ttl IS NULL OR p_result_ttl BETWEEN 0 AND 4503599627370496)
-            AND (p_max_attempts IS NULL OR p_max_attempts > 0)
+        WHEN octet_length(r.task) BETWEEN 1 AND 1024 AND octet_length(r.tenant) <= 1024
+            AND (r.key IS NULL OR octet_length(r.key) <= 1024 OR scoped_key_fits(r.tenant, r.key))
+            AND (r.group_name IS NULL OR octet_length(r.group_name) <= 1024)
+            AND (r.reply_to IS NULL OR octet_length(r.reply_to) <= 1024)
+            AND (r.headers IS NULL OR octet_length(r.headers) <= 10240)
+            AND (r.parameters IS NULL OR octet_length(r.parameters) <= 67108864)
+            AND (r.vm_state IS NULL OR octet_length(r.vm_state) <= 67108864)
+            AND (r.metadata IS NULL OR octet_length(r.metadata) <= 67108864)
+            AND (r.blob IS NULL OR octet_length(r.blob) <= 67108864)
+            AND r.delay BETWEEN 0 AND 4503599627370496
+            AND (r.run_at IS NULL OR r.run_at BETWEEN 0 AND p_now + 4503599627370496)
+            AND (r.expires IS NULL OR r.expires BETWEEN 0 AND 9007199254740992)
+            AND (r.timeout IS NULL OR r.timeout BETWEEN 0 AND 4503599627370496)
+            AND (r.result_ttl IS NULL OR r.result_ttl BETWEEN 0 AND 4503599627370496)
+            AND (r.max_attempts IS NULL OR r.max_attempts > 0)
         THEN
-            200 + length(p_task) + length(p_tenant) + coalesce(length(p_key), 0) + coalesce(length(p_group), 0)
-            + coalesce(octet_length(p_headers), 0) + weight(p_parameters, p_vm_state, p_metadata, p_blob)
+            200 + length(r.task) + length(r.tenant) + coalesce(length(r.key), 0) + coalesce(length(r.group_name), 0)
+            + coalesce(octet_length(r.headers), 0) + weight(r.parameters, r.vm_state, r.metadata, r.blob)
     END
 $$;
 
--- What rows weigh, as retention counts it; nobody is believed about that. Called by ``insert_v1`` alone, whose settings it has.
-CREATE FUNCTION weigh(
-    p_now bigint, p_ids uuid[], p_tasks text[], p_tenants text[], p_keys text[], p_delays bigint[], p_run_ats bigint[],
-    p_expires bigint[], p_max_attempts integer[], p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[],
-    p_reply_tos text[], p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[]
-) RETURNS integer[] LANGUAGE plpgsql VOLATILE AS $$
+-- Refuse the row of this number, which is out of bounds; say in what.
+CREATE FUNCTION refuse_row(p_now bigint, p_ord integer, r job_row) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
 DECLARE
     c_long CONSTANT bigint := 4503599627370496;
-    v_sizes integer[];
-    i integer;
 BEGIN
-    -- One row is looked at without a query, which would cost more than all that it does; and one of the usual kind with less.
-    IF cardinality(p_ids) = 1 AND num_nonnulls(
-        p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_groups, p_vm_states,
-        p_metadatas, p_blobs
-    ) = 0 AND (p_keys IS NULL OR octet_length(p_keys[1]) <= 1024) AND octet_length(p_tasks[1]) BETWEEN 1 AND 1024 AND octet_length(p_tenants[1]) <= 1024 AND p_delays[1] = 0
-        AND octet_length(p_parameters[1]) <= 67108864
-    THEN
-        RETURN ARRAY[200 + length(p_tasks[1]) + length(p_tenants[1]) + coalesce(length(p_keys[1]), 0) + octet_length(p_parameters[1])];
-    ELSIF cardinality(p_ids) = 1 THEN
-        v_sizes := ARRAY[row_weight(
-            p_now, p_tasks[1], p_tenants[1], p_keys[1], p_delays[1], p_run_ats[1], p_expires[1], p_max_attempts[1],
-            p_timeouts[1], p_result_ttls[1], p_headers[1], p_reply_tos[1], p_groups[1], p_parameters[1], p_vm_states[1],
-            p_metadatas[1], p_blobs[1]
-        )];
-    ELSE
-        v_sizes := ARRAY(
-            SELECT row_weight(
-                p_now, n.task, n.tenant, n.key, n.delay, n.run_at, n.expires, n.max_attempts, n.timeout, n.result_ttl,
-                n.headers, n.reply_to, n.group_name, n.parameters, n.vm_state, n.metadata, n.blob
-            )
-            FROM unnest(
-                p_ids, p_tasks, p_tenants, p_keys, p_delays, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls,
-                p_headers, p_reply_tos, p_groups, p_parameters, p_vm_states, p_metadatas, p_blobs
-            ) WITH ORDINALITY AS n (
-                id, task, tenant, key, delay, run_at, expires, max_attempts, timeout, result_ttl, headers, reply_to,
-                group_name, parameters, vm_state, metadata, blob, ord
-            ) ORDER BY n.ord
-        );
-    END IF;
-    i := array_position(v_sizes, NULL);
-    IF i IS NOT NULL THEN
-        PERFORM refuse(format('job %s: %s: expected %s to %s %s, got %s', i, x.what, x.least, x.most, x.unit, coalesce(x.got::text, 'none')))
-        FROM (
-            VALUES
-                ('task', octet_length(p_tasks[i]), 1, 1024, 'bytes'), ('tenant', octet_length(p_tenants[i]), 0, 1024, 'bytes'),
-                ('key', coalesce(octet_length(p_keys[i]), 0), 0, 1024, 'bytes'),
-                ('group', coalesce(octet_length(p_groups[i]), 0), 0, 1024, 'bytes'),
-                ('reply_to', coalesce(octet_length(p_reply_tos[i]), 0), 0, 1024, 'bytes'),
-                ('headers', coalesce(octet_length(p_headers[i]), 0), 0, 10240, 'bytes'),
-                ('parameters', coalesce(octet_length(p_parameters[i]), 0), 0, 67108864, 'bytes'),
-                ('vm_state', coalesce(octet_length(p_vm_states[i]), 0), 0, 67108864, 'bytes'),
-                ('metadata', coalesce(octet_length(p_metadatas[i]), 0), 0, 67108864, 'bytes'),
-                ('blob', coalesce(octet_length(p_blobs[i]), 0), 0, 67108864, 'bytes'),
-                ('delay', p_delays[i], 0, c_long, 'microseconds'),
-                ('run_at', coalesce(p_run_ats[i], 0), 0, p_now + c_long, 'microseconds'),
-                ('expires', coalesce(p_expires[i], 0), 0, 2 * c_long, 'microseconds'),
-                ('timeout', coalesce(p_timeouts[i], 0), 0, c_long, 'microseconds'),
-                ('result_ttl', coalesce(p_result_ttls[i], 0), 0, c_long, 'microseconds'),
-                ('max_attempts', coalesce(p_max_attempts[i], 1), 1, 2147483647, 'runs')
-        ) AS x (what, got, least, most, unit) WHERE (x.got BETWEEN x.least AND x.most) IS NOT TRUE;
+    PERFORM refuse(format('job %s: %s: expected %s to %s %s, got %s', p_ord, x.what, x.least, x.most, x.unit, coalesce(x.got::text, 'none')))
+    FROM (
+        VALUES
+            ('task', octet_length(r.task), 1, 1024, 'bytes'), ('tenant', octet_length(r.tenant), 0, 1024, 'bytes'),
+            ('key', coalesce(octet_length(r.key), 0), 0, 1024, 'bytes'),
+            ('group', coalesce(octet_length(r.group_name), 0), 0, 1024, 'bytes'),
+            ('reply_to', coalesce(octet_length(r.reply_to), 0), 0, 1024, 'bytes'),
+            ('headers', coalesce(octet_length(r.headers), 0), 0, 10240, 'bytes'),
+            ('parameters', coalesce(octet_length(r.parameters), 0), 0, 67108864, 'bytes'),
+            ('vm_state', coalesce(octet_length(r.vm_state), 0), 0, 67108864, 'bytes'),
+            ('metadata', coalesce(octet_length(r.metadata), 0), 0, 67108864, 'bytes'),
+            ('blob', coalesce(octet_length(r.blob), 0), 0, 67108864, 'bytes'),
+            ('delay', r.delay, 0, c_long, 'microseconds'),
+            ('run_at', coalesce(r.run_at, 0), 0, p_now + c_long, 'microseconds'),
+            ('expires', coalesce(r.expires, 0), 0, 2 * c_long, 'microseconds'),
+            ('timeout', coalesce(r.timeout, 0), 0, c_long, 'microseconds'),
+            ('result_ttl', coalesce(r.result_ttl, 0), 0, c_long, 'microseconds'),
+            ('max_attempts', coalesce(r.max_attempts, 1), 1, 2147483647, 'runs')
+    ) AS x (what, got, least, most, unit) WHERE (x.got BETWEEN x.least AND x.most) IS NOT TRUE;
+END $$;
+
+-- What rows weigh, as retention counts it; nobody is believed about that. Called by ``insert_v1`` alone, whose settings it has.
+CREATE FUNCTION weigh(p_now bigint, p_rows job_row[]) RETURNS integer[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_sizes integer[] := ARRAY(SELECT row_weight(p_now, n) FROM unnest(p_rows) AS n);
+    v_bad integer := array_position(v_sizes, NULL);
+BEGIN
+    IF v_bad IS NOT NULL THEN
+        PERFORM refuse_row(p_now, v_bad, p_rows[v_bad]);
     END IF;
     RETURN v_sizes;
 END $$;
@@ -300,26 +294,21 @@ CREATE FUNCTION lane_of(p_qid integer, p_tenant text, p_task text) RETURNS bigin
 $$;
 
 -- New jobs wait, and are counted.
-CREATE FUNCTION make_ready(
-    p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_keys text[], p_priorities smallint[],
-    p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_sizes integer[]
-) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION make_ready(p_now bigint, p_qids integer[], p_rows job_row[], p_sizes integer[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     INSERT INTO ready (run_at, id, epoch, qid, attempt, lost, size, priority, keyed, lane, dies_at)
     SELECT
-        coalesce(n.run_at, p_now + n.delay), n.id, 0, p_qids[n.queue], 0, 0, n.size, n.priority, n.key IS NOT NULL,
+        coalesce(n.run_at, p_now + n.delay), n.id, 0, p_qids[n.queue], 0, 0, p_sizes[n.ordinality], n.priority, n.key IS NOT NULL,
         CASE WHEN coalesce(n.run_at, p_now + n.delay) > p_now THEN 0 END,
         CASE WHEN n.expires IS NOT NULL THEN greatest(p_now + n.expires, coalesce(n.run_at, p_now + n.delay)) END
-    FROM unnest(p_ids, p_queues, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_sizes)
-        AS n (id, queue, priority, delay, run_at, expires, key, size);
-    INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_queues) AS n (queue) GROUP BY 1;
+    FROM unnest(p_rows) WITH ORDINALITY AS n;
+    INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_rows) AS n GROUP BY 1;
 END $$;
 
 -- The same where there are groups, or governed queues. Jobs of groups stand in line; the caller has them called.
-CREATE FUNCTION make_ready_by_rules(
-    p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
-    p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_groups text[], p_sizes integer[]
-) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION make_ready_by_rules(p_now bigint, p_qids integer[], p_rows job_row[], p_sizes integer[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_governed boolean[] := ARRAY(  -- queues_pkey
         SELECT coalesce(q.governed, false) FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord) LEFT JOIN queues AS q ON q.qid = n.qid
@@ -328,7 +317,8 @@ DECLARE
 BEGIN
     WITH fresh AS MATERIALIZED (
         SELECT
-            n.*, p_qids[n.queue] AS qid, coalesce(n.run_at, p_now + n.delay) AS due,
+            n.id, n.task, n.tenant, n.key, n.priority, n.expires, p_sizes[n.ordinality] AS size,
+            p_qids[n.queue] AS qid, coalesce(n.run_at, p_now + n.delay) AS due,
             CASE WHEN n.group_name IS NOT NULL THEN gid_of(p_qids[n.queue], n.group_name) END AS gid,
             CASE
                 WHEN n.group_name IS NOT NULL THEN -p_qids[n.queue]
@@ -336,9 +326,7 @@ BEGIN
                     + (coalesce(n.run_at, p_now + n.delay) > p_now)::integer
                 WHEN coalesce(n.run_at, p_now + n.delay) > p_now THEN 0
             END AS lane
-        FROM unnest(
-            p_ids, p_queues, p_tasks, p_tenants, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_groups, p_sizes
-        ) AS n (id, queue, task, tenant, priority, delay, run_at, expires, key, group_name, size)
+        FROM unnest(p_rows) WITH ORDINALITY AS n
     ), told AS (
         INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
         SELECT g.qid, 1, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs), array_agg(g.due), array_agg(g.lane),
@@ -354,7 +342,7 @@ BEGIN
         f.due, f.lane, f.id, f.qid, 0, 0, 0, f.size, f.priority, f.key IS NOT NULL,
         CASE WHEN f.expires IS NOT NULL THEN greatest(p_now + f.expires, f.due) END, f.gid
     FROM fresh AS f;
-    INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_queues) AS n (queue) GROUP BY 1;
+    INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_rows) AS n GROUP BY 1;
 END $$;
 
 -- A key that outlives its job and is free by now goes; whether there was one.
@@ -401,32 +389,23 @@ END $$;
 -- Of rows with keys, the numbers of those that do not get theirs, and who has it.
 CREATE TYPE losers AS (ords integer[], holders uuid[], alone boolean[]);
 -- All that have a key take it, but for those with a known id. Called by those alone whose settings it has.
-CREATE FUNCTION take_keys(
-    p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_keys text[], p_hold_failed boolean[],
-    p_reply_tos text[], p_known uuid[]
-) RETURNS losers LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION take_keys(p_now bigint, p_qids integer[], p_rows job_row[], p_bound boolean, p_known uuid[]) RETURNS losers
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_losers losers := ('{}', '{}', '{}');
     h record;
     r record;
 BEGIN
-    IF coalesce(cardinality(array_remove(p_keys, NULL)), 0) = 0 THEN
-        RETURN v_losers;
-    ELSIF cardinality(p_ids) = 1 AND p_known = '{}' THEN
-        h := take_key(p_now, p_qids[p_queues[1]], p_keys[1], p_ids[1], p_hold_failed[1], p_reply_tos[1]);
-        RETURN CASE WHEN h.id IS NULL THEN v_losers ELSE (ARRAY[1], ARRAY[h.id], ARRAY[h.alone])::losers END;
-    END IF;
     -- In the order of the keys, so that two inserts never wait for each other; and within a key in that of the rows.
     FOR r IN
-        SELECT n.ord, n.id, p_qids[n.queue] AS qid, n.key, n.hold, n.inbox
-        FROM unnest(p_ids, p_queues, p_keys, p_hold_failed, p_reply_tos) WITH ORDINALITY
-            AS n (id, queue, key, hold, inbox, ord)
+        SELECT n.ordinality::integer AS ord, n.id, p_qids[n.queue] AS qid, n.key, n.hold_failed, CASE WHEN NOT p_bound THEN n.reply_to END AS inbox
+        FROM unnest(p_rows) WITH ORDINALITY AS n
         WHERE n.key IS NOT NULL AND n.id <> ALL (p_known)
-        ORDER BY 3, n.key, n.ord
+        ORDER BY 3, n.key, n.ordinality
     LOOP
-        h := take_key(p_now, r.qid, r.key, r.id, r.hold, r.inbox);
+        h := take_key(p_now, r.qid, r.key, r.id, r.hold_failed, r.inbox);
         IF h.id IS NOT NULL THEN
-            v_losers.ords := v_losers.ords || r.ord::integer;
+            v_losers.ords := v_losers.ords || r.ord;
             v_losers.holders := v_losers.holders || h.id;
             v_losers.alone := v_losers.alone || h.alone;
         END IF;
@@ -434,18 +413,38 @@ BEGIN
     RETURN v_losers;
 END $$;
 
--- Rows become jobs. An array of nothing but NULL may be NULL itself. ``p_gated``: no more than fit into the depth of their queue and of the store. ``p_bound``: in a
+-- One row, as a request enqueues it: a new id, no rules, nobody who waits. To take it for one of many would cost more than to
+-- store it. Called by ``insert_v1`` alone, whose settings it has.
+CREATE FUNCTION insert_one(p_now bigint, p_qid integer, r job_row, p_size integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_due CONSTANT bigint := coalesce(r.run_at, p_now + r.delay);
+BEGIN
+    WITH job AS (
+        INSERT INTO jobs (
+            id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, key, headers, parameters, vm_state,
+            metadata, blob
+        ) VALUES (
+            r.id, p_now, p_now + r.expires, r.timeout, r.result_ttl, r.max_attempts, r.task, r.tenant, r.key, r.headers,
+            r.parameters, r.vm_state, r.metadata, r.blob
+        )
+    ), place AS (
+        INSERT INTO ready (run_at, id, epoch, qid, attempt, lost, size, priority, keyed, lane, dies_at) VALUES (
+            v_due, r.id, 0, p_qid, 0, 0, p_size, r.priority, r.key IS NOT NULL, CASE WHEN v_due > p_now THEN 0 END,
+            CASE WHEN r.expires IS NOT NULL THEN greatest(p_now + r.expires, v_due) END
+        )
+    )
+    INSERT INTO deltas (qid, state, jobs) VALUES (p_qid, 0, 1);
+END $$;
+
+-- Rows become jobs. ``p_gated``: no more than fit into the depth of their queue and of the store. ``p_bound``: in a
 -- transaction that may last, so nothing is locked that others wait for. Without ``p_calls`` the caller has their groups called,
 -- together with others. ``p_new``: no id is thought to be stored already, and one that is breaks the call off with
 -- unique_violation. Without it, plain jobs cost a transaction within the transaction. Answers only for those that did not become a
--- job: status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, whose ``result`` is the room (see ``fitting``).
+-- job: status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, of which ``room`` tells (see ``fitting``).
 CREATE FUNCTION insert_v1(
-    p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
-    p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
-    p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[], p_hold_failed boolean[],
-    p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[],
-    p_gated boolean DEFAULT false, p_bound boolean DEFAULT false, p_calls boolean DEFAULT true, p_new boolean DEFAULT false
-) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
+    p_at bigint, p_names text[], p_rows job_row[], p_gated boolean DEFAULT false, p_bound boolean DEFAULT false,
+    p_calls boolean DEFAULT true, p_new boolean DEFAULT false
+) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
@@ -455,94 +454,78 @@ DECLARE
     v_now bigint := clock(p_at);
     v_qids integer[] := queue_ids(p_names, p_bound);
     v_ruled boolean := EXISTS (SELECT 1 FROM policies AS p WHERE p.queue = ANY (p_names || ''::text));  -- policies_pkey
-    v_some integer[];
-    v_full bytea[];
+    v_keyed boolean;
+    v_replies boolean;
+    v_grouped boolean;
+    v_twice boolean := false;
+    v_fitting record;
     v_sizes integer[];
     v_known uuid[] := '{}';
     v_losers losers := ('{}', '{}', '{}');
-    v_due CONSTANT bigint := coalesce(p_run_ats[1], v_now + p_delays[1]);  -- of the first
+    h record;
+    r job_row := p_rows[1];
 BEGIN
     IF p_gated AND v_ruled THEN
-        SELECT f.fit, f.rooms INTO v_some, v_full
-        FROM fitting(v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, p_bound) AS f;
-        IF v_some IS NOT NULL THEN
-            RETURN QUERY SELECT * FROM insert_some(
-                v_some, v_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats,
-                p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
-                p_parameters, p_vm_states, p_metadatas, p_blobs, p_bound
-            );
+        v_fitting := fitting(v_now, v_qids, p_rows, p_bound);
+        IF v_fitting.fit IS NOT NULL THEN
+            RETURN QUERY SELECT * FROM insert_some(v_fitting.fit, v_now, p_names, p_rows, p_bound);
             RETURN QUERY
-            SELECT n.ord::integer, 4::smallint, n.id, 0::smallint, 0, v_full[n.queue]
-            FROM unnest(p_ids, p_queues) WITH ORDINALITY AS n (id, queue, ord) WHERE n.ord <> ALL (v_some);
+            SELECT n.ordinality::integer, 4::smallint, n.id, 0::smallint, 0, NULL::bytea, (v_fitting.rooms)[n.queue]
+            FROM unnest(p_rows) WITH ORDINALITY AS n WHERE n.ordinality <> ALL (v_fitting.fit);
             RETURN;
         END IF;
     END IF;
-    v_ruled := v_ruled OR p_groups IS NOT NULL;
-    IF cardinality(p_ids) > 1 AND (SELECT count(DISTINCT n) FROM unnest(p_ids) AS n) < cardinality(p_ids) THEN  -- an id twice: one after the other
-        FOR i IN 1..cardinality(p_ids) LOOP
-            RETURN QUERY
-            SELECT i, one.status, one.id, one.state, one.attempt, one.result FROM insert_v1(
-                v_now, p_names, p_ids[i:i], p_queues[i:i], p_tasks[i:i], p_tenants[i:i], p_keys[i:i], p_priorities[i:i],
-                p_delays[i:i], p_run_ats[i:i], p_expires[i:i], p_max_attempts[i:i], p_timeouts[i:i], p_result_ttls[i:i],
-                p_headers[i:i], p_reply_tos[i:i], p_hold_failed[i:i], p_groups[i:i], p_parameters[i:i], p_vm_states[i:i],
-                p_metadatas[i:i], p_blobs[i:i], false, p_bound, false
-            ) AS one;
-        END LOOP;
-        IF p_calls AND v_ruled THEN
-            PERFORM call_inserted(v_qids, p_ids, p_queues, p_groups, p_bound);
+    IF cardinality(p_rows) = 1 THEN
+        v_keyed := r.key IS NOT NULL;
+        v_replies := r.reply_to IS NOT NULL;
+        v_grouped := r.group_name IS NOT NULL;
+    ELSE
+        SELECT bool_or(n.key IS NOT NULL), bool_or(n.reply_to IS NOT NULL), bool_or(n.group_name IS NOT NULL),
+            count(DISTINCT n.id) < count(n.id)
+        INTO v_keyed, v_replies, v_grouped, v_twice FROM unnest(p_rows) AS n;
+    END IF;
+    v_ruled := v_ruled OR v_grouped;
+    IF v_twice THEN
+        RETURN QUERY SELECT * FROM insert_one_by_one(v_now, p_names, p_rows, p_bound);
+        IF p_calls AND v_grouped THEN
+            PERFORM call_inserted(v_qids, p_rows, p_bound);
         END IF;
         RETURN;
-    ELSIF NOT p_new AND p_keys IS NULL AND p_reply_tos IS NULL THEN
+    ELSIF NOT p_new AND NOT v_keyed AND NOT v_replies THEN
         BEGIN
-            RETURN QUERY SELECT * FROM insert_v1(
-                v_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
-                p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups, p_parameters,
-                p_vm_states, p_metadatas, p_blobs, false, p_bound, p_calls, true
-            );
+            RETURN QUERY SELECT * FROM insert_v1(v_now, p_names, p_rows, false, p_bound, p_calls, true);
             RETURN;
         EXCEPTION WHEN unique_violation THEN
             NULL;  -- some are here already: it takes a closer look
         END;
     END IF;
     IF NOT p_new THEN  -- jobs_pkey, one probe per id
-        SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_ids) AS n (id) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]);
+        SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_rows) AS n JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]);
     END IF;
-    v_sizes := weigh(
-        v_now, p_ids, p_tasks, p_tenants, p_keys, p_delays, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls,
-        p_headers, p_reply_tos, p_groups, p_parameters, p_vm_states, p_metadatas, p_blobs
-    );
-    IF p_keys IS NOT NULL THEN
-        v_losers := take_keys(
-            v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, CASE WHEN NOT p_bound THEN p_reply_tos END, v_known
-        );
+    IF cardinality(p_rows) = 1 THEN  -- without a query, which would cost more than all that it does
+        v_sizes := ARRAY[row_weight(v_now, r)];
+        IF v_sizes[1] IS NULL THEN
+            PERFORM refuse_row(v_now, 1, r);
+        END IF;
+        IF v_keyed AND v_known = '{}' THEN
+            h := take_key(v_now, v_qids[r.queue], r.key, r.id, r.hold_failed, CASE WHEN NOT p_bound THEN r.reply_to END);
+            IF h.id IS NOT NULL THEN
+                v_losers := (ARRAY[1], ARRAY[h.id], ARRAY[h.alone]);
+            END IF;
+        END IF;
+    ELSE
+        v_sizes := weigh(v_now, p_rows);
+        IF v_keyed THEN
+            v_losers := take_keys(v_now, v_qids, p_rows, p_bound, v_known);
+        END IF;
     END IF;
     IF v_losers.ords <> '{}' OR NOT p_new THEN
         RETURN QUERY SELECT * FROM insert_others(
-            v_losers, v_known, v_now, v_qids, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats,
-            p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
-            p_parameters, p_vm_states, p_metadatas, p_blobs, v_sizes, v_ruled, p_bound, p_calls, p_new
+            v_losers, v_known, v_now, v_qids, p_rows, v_sizes, v_ruled, v_grouped AND p_calls, p_bound, p_new
         );
         RETURN;
-    ELSIF cardinality(p_ids) = 1 AND NOT v_ruled AND p_reply_tos IS NULL
-        AND cardinality(p_queues) + cardinality(p_tasks) + cardinality(p_tenants) + cardinality(p_priorities) + cardinality(p_delays) = 5
-    THEN
-        -- One row, as a request enqueues it: to take arrays apart would cost more than to store it.
-        WITH job AS (
-            INSERT INTO jobs (
-                id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, key, headers, parameters,
-                vm_state, metadata, blob
-            ) VALUES (
-                p_ids[1], v_now, v_now + p_expires[1], p_timeouts[1], p_result_ttls[1], p_max_attempts[1], p_tasks[1],
-                p_tenants[1], p_keys[1], p_headers[1], p_parameters[1], p_vm_states[1], p_metadatas[1], p_blobs[1]
-            )
-        ), place AS (
-            INSERT INTO ready (run_at, id, epoch, qid, attempt, lost, size, priority, keyed, lane, dies_at) VALUES (
-                v_due, p_ids[1], 0, v_qids[p_queues[1]], 0, 0, v_sizes[1], p_priorities[1], p_keys[1] IS NOT NULL,
-                CASE WHEN v_due > v_now THEN 0 END,
-                CASE WHEN p_expires[1] IS NOT NULL THEN greatest(v_now + p_expires[1], v_due) END
-            )
-        )
-        INSERT INTO deltas (qid, state, jobs) VALUES (v_qids[p_queues[1]], 0, 1);
+    ELSIF cardinality(p_rows) = 1 AND NOT v_ruled AND NOT v_replies THEN
+        PERFORM insert_one(v_now, v_qids[r.queue], r, v_sizes[1]);
         RETURN;
     END IF;
     INSERT INTO jobs (
@@ -552,37 +535,39 @@ BEGIN
     SELECT
         n.id, v_now, v_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.key, n.group_name,
         n.headers, n.parameters, n.vm_state, n.metadata, n.blob
-    FROM unnest(
-        p_ids, p_expires, p_timeouts, p_result_ttls, p_max_attempts, p_tasks, p_tenants, p_keys, p_groups, p_headers,
-        p_parameters, p_vm_states, p_metadatas, p_blobs
-    ) AS n (
-        id, expires, timeout, result_ttl, max_attempts, task, tenant, key, group_name, headers,
-        parameters, vm_state, metadata, blob
-    );
-    IF p_reply_tos IS NOT NULL THEN
-        INSERT INTO waiters (id, inbox) SELECT n.* FROM unnest(p_ids, p_reply_tos) AS n (id, inbox) WHERE n.inbox IS NOT NULL
+    FROM unnest(p_rows) AS n;
+    IF v_replies THEN
+        INSERT INTO waiters (id, inbox) SELECT n.id, n.reply_to FROM unnest(p_rows) AS n WHERE n.reply_to IS NOT NULL
         ON CONFLICT DO NOTHING;
     END IF;
     IF NOT v_ruled THEN
-        PERFORM make_ready(v_now, v_qids, p_ids, p_queues, p_keys, p_priorities, p_delays, p_run_ats, p_expires, v_sizes);
+        PERFORM make_ready(v_now, v_qids, p_rows, v_sizes);
         RETURN;
     END IF;
-    PERFORM make_ready_by_rules(
-        v_now, v_qids, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_groups, v_sizes
-    );
-    IF p_calls THEN
-        PERFORM call_inserted(v_qids, p_ids, p_queues, p_groups, p_bound);
+    PERFORM make_ready_by_rules(v_now, v_qids, p_rows, v_sizes);
+    IF p_calls AND v_grouped THEN
+        PERFORM call_inserted(v_qids, p_rows, p_bound);
     END IF;
+END $$;
+
+-- The same where an id comes twice; the caller has their groups called.
+CREATE FUNCTION insert_one_by_one(p_now bigint, p_names text[], p_rows job_row[], p_bound boolean)
+RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
+    FOR i IN 1..cardinality(p_rows) LOOP
+        RETURN QUERY
+        SELECT i, one.status, one.id, one.state, one.attempt, one.result, one.room
+        FROM insert_v1(p_now, p_names, p_rows[i:i], false, p_bound, false) AS one;
+    END LOOP;
 END $$;
 
 -- The same where some do not become jobs: as their ids are known, or as others have their keys.
 CREATE FUNCTION insert_others(
-    p_losers losers, p_known uuid[], p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_tasks text[],
-    p_tenants text[], p_keys text[], p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[],
-    p_max_attempts integer[], p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[],
-    p_hold_failed boolean[], p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[],
-    p_sizes integer[], p_ruled boolean, p_bound boolean, p_calls boolean, p_new boolean
-) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
+    p_losers losers, p_known uuid[], p_now bigint, p_qids integer[], p_rows job_row[], p_sizes integer[], p_ruled boolean,
+    p_calls boolean, p_bound boolean, p_new boolean
+) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
@@ -592,9 +577,12 @@ DECLARE
     v_losers integer[] := p_losers.ords;
     v_holders uuid[] := p_losers.holders;
     v_fresh uuid[];
+    v_rows job_row[];
+    v_sizes integer[];
     v_told integer;
-    r record;
 BEGIN
+    SELECT array_agg(p_rows[n.ordinality] ORDER BY n.ordinality), array_agg(p_sizes[n.ordinality] ORDER BY n.ordinality) INTO v_rows, v_sizes
+    FROM unnest(p_rows) WITH ORDINALITY AS n WHERE n.ordinality <> ALL (v_losers) AND n.id <> ALL (p_known);
     WITH fresh AS (
         INSERT INTO jobs AS j (
             id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, key, group_name, headers,
@@ -603,64 +591,39 @@ BEGIN
         SELECT
             n.id, p_now, p_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.key, n.group_name,
             n.headers, n.parameters, n.vm_state, n.metadata, n.blob
-        FROM unnest(
-            p_ids, p_expires, p_timeouts, p_result_ttls, p_max_attempts, p_tasks, p_tenants, p_keys, p_groups, p_headers,
-            p_parameters, p_vm_states, p_metadatas, p_blobs
-        ) WITH ORDINALITY AS n (
-            id, expires, timeout, result_ttl, max_attempts, task, tenant, key, group_name, headers,
-            parameters, vm_state, metadata, blob, ord
-        )
-        WHERE n.ord <> ALL (v_losers) AND n.id <> ALL (p_known)
+        FROM unnest(v_rows) AS n
         ON CONFLICT (id) DO NOTHING
         RETURNING j.id
     )
     SELECT coalesce(array_agg(f.id), '{}') INTO v_fresh FROM fresh AS f;
     -- Somebody stored one of these ids while this waited for a key: then the key may be somebody else's. Once more.
-    IF cardinality(v_fresh) + cardinality(p_known) + cardinality(v_losers) < cardinality(p_ids)
-        OR EXISTS (SELECT 1 FROM unnest(v_losers) AS o JOIN jobs AS j ON j.id = ANY (ARRAY[p_ids[o]]))  -- jobs_pkey
+    IF cardinality(v_fresh) + cardinality(p_known) + cardinality(v_losers) < cardinality(p_rows)
+        OR EXISTS (SELECT 1 FROM unnest(v_losers) AS o JOIN jobs AS j ON j.id = ANY (ARRAY[(p_rows[o]).id]))  -- jobs_pkey
     THEN
         RAISE EXCEPTION 'a job was stored at the same time, or before'
             USING ERRCODE = CASE WHEN p_new THEN 'unique_violation' ELSE 'serialization_failure' END;
     END IF;
-    SELECT
-        array_agg(n.id) AS ids, array_agg(n.queue) AS queues, array_agg(n.task) AS tasks, array_agg(n.tenant) AS tenants,
-        array_agg(n.key) AS keys, array_agg(n.priority) AS priorities, array_agg(n.delay) AS delays,
-        array_agg(n.run_at) AS run_ats, array_agg(n.expires) AS expires, array_agg(n.group_name) AS groups,
-        array_agg(n.size) AS sizes
-    INTO r
-    FROM unnest(
-        p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_groups, p_sizes
-    ) WITH ORDINALITY
-        AS n (id, queue, task, tenant, key, priority, delay, run_at, expires, group_name, size, ord)
-    WHERE n.id = ANY (v_fresh) AND n.ord <> ALL (v_losers);
-    IF r.ids IS NOT NULL AND p_ruled THEN
-        PERFORM make_ready_by_rules(
-            p_now, p_qids, r.ids, r.queues, r.tasks, r.tenants, r.keys, r.priorities, r.delays, r.run_ats, r.expires, r.groups,
-            r.sizes
-        );
-    ELSIF r.ids IS NOT NULL THEN
-        PERFORM make_ready(
-            p_now, p_qids, r.ids, r.queues, r.keys, r.priorities, r.delays, r.run_ats, r.expires, r.sizes
-        );
+    IF v_rows IS NOT NULL AND p_ruled THEN
+        PERFORM make_ready_by_rules(p_now, p_qids, v_rows, v_sizes);
+    ELSIF v_rows IS NOT NULL THEN
+        PERFORM make_ready(p_now, p_qids, v_rows, v_sizes);
     END IF;
-    IF p_ruled AND p_calls THEN
-        PERFORM call_inserted(p_qids, r.ids, r.queues, r.groups, p_bound);
-    END IF;
-    IF p_reply_tos IS NULL AND cardinality(v_fresh) = cardinality(p_ids) THEN
-        RETURN;
+    IF p_calls THEN
+        PERFORM call_inserted(p_qids, v_rows, p_bound);
     END IF;
     -- Those who wait: for new jobs, and for those that have the key and are still to end.
-    INSERT INTO waiters (id, inbox)
-    SELECT n.id, n.inbox FROM unnest(p_ids, p_reply_tos) WITH ORDINALITY AS n (id, inbox, ord)
-    WHERE n.inbox IS NOT NULL AND n.id = ANY (v_fresh) AND n.ord <> ALL (v_losers)
+    INSERT INTO waiters (id, inbox) SELECT n.id, n.reply_to FROM unnest(v_rows) AS n WHERE n.reply_to IS NOT NULL
     ON CONFLICT DO NOTHING;
+    IF cardinality(v_fresh) = cardinality(p_rows) THEN
+        RETURN;
+    END IF;
     PERFORM watch(p_now, w.id, w.inbox) FROM (
-        SELECT DISTINCT k.id, n.inbox
-        FROM unnest(p_queues, p_keys, p_reply_tos) WITH ORDINALITY AS n (queue, key, inbox, ord)
+        SELECT DISTINCT k.id, n.reply_to
+        FROM unnest(p_rows) WITH ORDINALITY AS n
         JOIN keys AS k ON k.qid = ANY (ARRAY[p_qids[n.queue]]) AND k.key = ANY (ARRAY[n.key])  -- keys_pkey
-            AND k.id = v_holders[array_position(v_losers, n.ord::integer)]
-        WHERE n.inbox IS NOT NULL AND k.held_until IS NULL ORDER BY 1, 2
-    ) AS w;
+            AND k.id = v_holders[array_position(v_losers, n.ordinality::integer)]
+        WHERE n.reply_to IS NOT NULL AND k.held_until IS NULL ORDER BY 1, 2
+    ) AS w (id, inbox);
     RETURN QUERY
     SELECT
         n.ord::integer,
@@ -668,70 +631,33 @@ BEGIN
         coalesce(e.id, n.holder),
         coalesce(e.state, 3::smallint),
         coalesce(e.attempt, 0),
-        CASE WHEN e.state = 3 AND e.held_until > p_now AND n.holder <> n.id THEN e.result END
+        CASE WHEN e.state = 3 AND e.held_until > p_now AND n.holder <> n.id THEN e.result END,
+        NULL::bytea
     FROM (
-        SELECT m.*, v_holders[o.at] AS holder, coalesce(p_losers.alone[o.at], false) AS alone
-        FROM unnest(p_ids, p_hold_failed) WITH ORDINALITY AS m (id, hold, ord)
-        CROSS JOIN LATERAL (SELECT array_position(v_losers, m.ord::integer) AS at) AS o
+        SELECT m.id, m.hold_failed, m.ordinality AS ord, v_holders[o.at] AS holder, coalesce(p_losers.alone[o.at], false) AS alone
+        FROM unnest(p_rows) WITH ORDINALITY AS m
+        CROSS JOIN LATERAL (SELECT array_position(v_losers, m.ordinality::integer) AS at) AS o
     ) AS n LEFT JOIN entries AS e ON e.id = ANY (ARRAY[coalesce(n.holder, n.id)]) AND NOT n.alone
     WHERE CASE
         WHEN n.alone THEN true
-        WHEN n.holder IS NOT NULL THEN e.state < 3 OR (e.state = 3 AND e.held_until > p_now) OR (e.state = 5 AND n.hold)
+        WHEN n.holder IS NOT NULL THEN e.state < 3 OR (e.state = 3 AND e.held_until > p_now) OR (e.state = 5 AND n.hold_failed)
         ELSE e.id IS NOT NULL AND n.id <> ALL (v_fresh)
     END;
     GET DIAGNOSTICS v_told = ROW_COUNT;
-    IF v_told + cardinality(v_fresh) < cardinality(p_ids) THEN
+    IF v_told + cardinality(v_fresh) < cardinality(p_rows) THEN
         RAISE EXCEPTION 'a job has ended or was removed at the same time' USING ERRCODE = 'serialization_failure';
     END IF;
 END $$;
 
 -- Of these rows, those of the given numbers, which come in order, become jobs; the answers, by these numbers.
-CREATE FUNCTION insert_some(
-    p_some integer[], p_now bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[],
-    p_keys text[], p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[],
-    p_max_attempts integer[], p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[],
-    p_hold_failed boolean[], p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[],
-    p_blobs bytea[], p_bound boolean DEFAULT false
-) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
+CREATE FUNCTION insert_some(p_some integer[], p_now bigint, p_names text[], p_rows job_row[], p_bound boolean)
+RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 BEGIN
-    IF cardinality(p_some) = 0 THEN
-        RETURN;
-    ELSIF cardinality(p_some) = cardinality(p_ids) THEN
-        RETURN QUERY SELECT * FROM insert_v1(
-            p_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
-            p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups, p_parameters,
-            p_vm_states, p_metadatas, p_blobs, false, p_bound
-        );
-        RETURN;
+    IF cardinality(p_some) > 0 THEN
+        RETURN QUERY
+        SELECT p_some[i.ord], i.status, i.id, i.state, i.attempt, i.result, i.room
+        FROM insert_v1(p_now, p_names, ARRAY(SELECT p_rows[n] FROM unnest(p_some) AS n), false, p_bound) AS i;
     END IF;
-    RETURN QUERY
-    SELECT p_some[i.ord], i.status, i.id, i.state, i.attempt, i.result
-    FROM (
-        SELECT
-            array_agg(n.id ORDER BY n.ord) AS ids, array_agg(n.queue ORDER BY n.ord) AS queues,
-            array_agg(n.task ORDER BY n.ord) AS tasks, array_agg(n.tenant ORDER BY n.ord) AS tenants,
-            array_agg(n.key ORDER BY n.ord) AS keys, array_agg(n.priority ORDER BY n.ord) AS priorities,
-            array_agg(n.delay ORDER BY n.ord) AS delays, array_agg(n.run_at ORDER BY n.ord) AS run_ats,
-            array_agg(n.expires ORDER BY n.ord) AS expires, array_agg(n.max_attempts ORDER BY n.ord) AS max_attempts,
-            array_agg(n.timeout ORDER BY n.ord) AS timeouts, array_agg(n.result_ttl ORDER BY n.ord) AS result_ttls,
-            array_agg(n.headers ORDER BY n.ord) AS headers, array_agg(n.reply_to ORDER BY n.ord) AS reply_tos,
-            array_agg(n.hold_failed ORDER BY n.ord) AS hold_failed, array_agg(n.group_name ORDER BY n.ord) AS groups,
-            array_agg(n.parameters ORDER BY n.ord) AS parameters, array_agg(n.vm_state ORDER BY n.ord) AS vm_states,
-            array_agg(n.metadata ORDER BY n.ord) AS metadatas, array_agg(n.blob ORDER BY n.ord) AS blobs
-        FROM unnest(
-            p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_max_attempts,
-            p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups, p_parameters, p_vm_states,
-            p_metadatas, p_blobs
-        ) WITH ORDINALITY AS n (
-            id, queue, task, tenant, key, priority, delay, run_at, expires, max_attempts, timeout, result_ttl, headers,
-            reply_to, hold_failed, group_name, parameters, vm_state, metadata, blob, ord
-        ) WHERE n.ord = ANY (p_some)
-    ) AS r CROSS JOIN LATERAL insert_v1(
-        p_now, p_names, r.ids, r.queues, r.tasks, r.tenants, CASE WHEN p_keys IS NOT NULL THEN r.keys END, r.priorities,
-        r.delays, r.run_ats, r.expires, r.max_attempts, r.timeouts, r.result_ttls, r.headers,
-        CASE WHEN p_reply_tos IS NOT NULL THEN r.reply_tos END, r.hold_failed,
-        CASE WHEN p_groups IS NOT NULL THEN r.groups END, r.parameters, r.vm_states, r.metadatas, r.blobs, false, p_bound
-    ) AS i;
 END $$;

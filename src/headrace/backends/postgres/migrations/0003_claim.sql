@@ -398,7 +398,7 @@ BEGIN
     END IF;
     IF p_mark_queues IS NOT NULL THEN
         v_marks := ARRAY(
-            SELECT coalesce((m.priority, m.run_at, m.id)::spot, first_spot())
+            SELECT CASE WHEN m.name IS NULL THEN first_spot() ELSE (m.priority, m.run_at, m.id)::spot END
             FROM unnest(s.names) WITH ORDINALITY AS q (name, ord)
             LEFT JOIN unnest(p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids) AS m (name, priority, run_at, id)
                 ON m.name = q.name ORDER BY q.ord

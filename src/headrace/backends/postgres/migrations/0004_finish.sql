@@ -113,69 +113,43 @@ END $$;
 -- What is counted of a job: as in ``deltas``, to which a later version may add columns.
 CREATE TYPE counted AS (qid integer, state smallint, jobs bigint, bytes bigint, tenant text);
 
--- Settlements of any kind. Those that ``complete_v1`` would take, of jobs without a key, are recorded together; they have
--- nothing to do with the others, which follow one by one and in order; jobs that they spawn come last. Answers, as rows of
--- kind 0: those that are fenced off (no attempt), and those that a cancellation overtook (attempt 4); rows of kind 4; and,
--- as kind 5, queues in which a job is to be had.
-CREATE FUNCTION finish_v1(
-    p_at bigint, p_ids uuid[], p_epochs bigint[], p_holders text[], p_states smallint[], p_delays bigint[],
-    p_failed boolean[], p_keep_lost boolean[], p_unbegun boolean[], p_queues text[], p_priorities smallint[], p_masks smallint[],
-    p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_errors bytea[], p_reasons text[],
-    p_results bytea[], p_result_ttls bigint[], p_keeps boolean[], p_spawn_first integer[], p_spawn_count integer[],
-    s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
-    s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
-    s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], p_run_ats bigint[]
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
-AS $$
-#variable_conflict use_column
+-- How a lease ends, as clients send it. ``mask``: which of the four cells are replaced. ``queue``: the queue that the job moves to.
+-- ``spawned``: how many jobs come of it, of those that are sent along.
+CREATE TYPE settlement_row AS (
+    id uuid,
+    epoch bigint,
+    holder text,
+    state smallint,
+    delay bigint,
+    run_at bigint,
+    failed_attempt boolean,
+    keep_lost boolean,
+    unbegun boolean,
+    queue text,
+    priority smallint,
+    mask smallint,
+    parameters bytea,
+    vm_state bytea,
+    metadata bytea,
+    blob bytea,
+    error bytea,
+    reason text,
+    result bytea,
+    result_ttl bigint,
+    keep boolean,
+    spawned integer
+);
+
+-- The steps below are part of ``finish_v1``, and rely on its settings.
+--
+-- End these leases: what each was, NULL where it is no longer held. The keys that more than one of the jobs, or a queue that one moves
+-- to, may write are locked.
+CREATE FUNCTION take_leases(p_settled settlement_row[]) RETURNS leased[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    v_now bigint := clock(p_at);
     v_places leased[];
-    v_plain integer[];
-    v_plain_ids uuid[];
-    v_next integer := 1;
-    v_state smallint;
-    v_reason text;
-    v_qid integer;
-    v_keyed boolean;
-    v_run_at bigint;
-    v_attempt integer;
-    v_lost integer;
-    v_size integer;
-    v_error bytea;
-    v_result bytea;
-    v_priority smallint;
-    v_runs integer := 0;
-    v_firsts integer[] := '{}';
-    v_lasts integer[] := '{}';
-    v_from integer;
-    v_to integer;
-    v_counted counted[] := '{}';
-    v_tenants text[];
-    v_ruled_qids integer[];
-    v_gids bigint[];
-    v_tids bigint[];
-    v_gid bigint;
-    v_changes integer[];
-    v_entered uuid[] := '{}';
-    v_entries integer[] := '{}';
-    v_called boolean;
-    v_kept uuid[] := '{}';
-    v_kept_gids bigint[] := '{}';
-    v_keeps integer[] := '{}';
-    v_named integer[];
-    v_spawned_qids integer[];
-    v_spawned_gids bigint[];
-    v_spawned_ids uuid[];
-    v_spawned_ords integer[];
-    v_asked uuid[];
-    l leased;
 BEGIN
     WITH asked AS MATERIALIZED (
-        SELECT n.* FROM unnest(p_ids, p_epochs, p_holders) WITH ORDINALITY AS n (id, epoch, holder, ord) ORDER BY n.id, n.ord
+        SELECT n.id, n.epoch, n.holder, n.ordinality AS ord FROM unnest(p_settled) WITH ORDINALITY AS n ORDER BY n.id, n.ordinality
     ), gone AS (  -- leased_pkey, one probe per id
         DELETE FROM leased AS d USING asked AS n
         WHERE d.id = ANY (ARRAY[n.id]) AND d.epoch = n.epoch AND d.holder = n.holder
@@ -186,35 +160,42 @@ BEGIN
         ) AS x ORDER BY x.ord, x.rank
     )
     SELECT array_agg(a.place ORDER BY a.ord) INTO v_places FROM answers AS a;
-    IF array_remove(p_queues, NULL) <> '{}' THEN
-        PERFORM queue_ids(ARRAY(SELECT DISTINCT q FROM unnest(p_queues) AS q WHERE q IS NOT NULL));
+    IF EXISTS (SELECT 1 FROM unnest(p_settled) AS s WHERE s.queue IS NOT NULL) THEN
+        PERFORM queue_ids(ARRAY(SELECT DISTINCT s.queue FROM unnest(p_settled) AS s WHERE s.queue IS NOT NULL));
     END IF;
-    PERFORM lock_keys(array_agg((v_places[n.ord]).id), array_agg((v_places[n.ord]).qid), array_agg(q.qid))
-    FROM unnest(p_queues) WITH ORDINALITY AS n (queue, ord) LEFT JOIN queues AS q ON q.name = n.queue  -- queues_name_key
-    WHERE (v_places[n.ord]).keyed HAVING count(*) > 1 OR count(q.qid) > 0;
+    PERFORM lock_keys(array_agg((v_places[n.ordinality]).id), array_agg((v_places[n.ordinality]).qid), array_agg(q.qid))
+    FROM unnest(p_settled) WITH ORDINALITY AS n LEFT JOIN queues AS q ON q.name = n.queue  -- queues_name_key
+    WHERE (v_places[n.ordinality]).keyed HAVING count(*) > 1 OR count(q.qid) > 0;
+    RETURN v_places;
+END $$;
+
+-- Record those together that ``complete_v1`` would take, of jobs without a key: their numbers and ids; and the queues, groups and
+-- tenants of those to which rules apply.
+CREATE FUNCTION settle_plain(
+    p_now bigint, p_settled settlement_row[], p_places leased[],
+    OUT ords integer[], OUT ids uuid[], OUT qids integer[], OUT gids bigint[], OUT tids bigint[]
+) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
     WITH plain AS MATERIALIZED (
         SELECT
-            n.ord, n.ttl, n.keep, (n.place).run_at, (n.place).id, (n.place).qid, (n.place).epoch, (n.place).attempt,
-            (n.place).priority, (n.place).gid, (n.place).tid, (n.place).error, CASE WHEN n.ttl > 0 THEN n.result END AS result,
-            (n.place).size + CASE WHEN n.ttl > 0 THEN coalesce(octet_length(n.result), 0) ELSE 0 END AS bytes
+            n.ord, n.result_ttl, n.keep, (n.place).run_at, (n.place).id, (n.place).qid, (n.place).epoch, (n.place).attempt,
+            (n.place).priority, (n.place).gid, (n.place).tid, (n.place).error, CASE WHEN n.result_ttl > 0 THEN n.result END AS result,
+            (n.place).size + CASE WHEN n.result_ttl > 0 THEN coalesce(octet_length(n.result), 0) ELSE 0 END AS bytes
         FROM (
-            SELECT s.*, v_places[s.ord] AS place FROM unnest(
-                p_states, p_failed, p_keep_lost, p_queues, p_priorities, p_masks, p_errors, p_reasons, p_results,
-                p_result_ttls, p_keeps, p_spawn_count
-            ) WITH ORDINALITY AS s (
-                state, failed, keep_lost, queue, priority, mask, error, reason, result, ttl, keep, spawned, ord
-            )
-        ) AS n
-        WHERE (n.place).id IS NOT NULL AND NOT (n.place).keyed AND n.state = 3 AND NOT n.failed AND NOT n.keep_lost
-            AND n.queue IS NULL AND n.priority IS NULL AND n.mask = 0 AND n.error IS NULL AND n.reason = '' AND n.spawned = 0
+            SELECT s.ordinality AS ord, p_places[s.ordinality] AS place, s.result, s.result_ttl, s.keep
+            FROM unnest(p_settled) WITH ORDINALITY AS s
+            WHERE s.state = 3 AND NOT s.failed_attempt AND NOT s.keep_lost AND s.queue IS NULL AND s.priority IS NULL AND s.mask = 0
+                AND s.error IS NULL AND s.reason = '' AND s.spawned = 0
+        ) AS n WHERE (n.place).id IS NOT NULL AND NOT (n.place).keyed
     ), kept AS (
         INSERT INTO ended (
             finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error,
             result
         )
         SELECT
-            v_now, v_now + p.ttl, p.run_at, p.id, p.qid, p.epoch, p.attempt, NULL, p.bytes, 3, p.priority, false, '', p.error,
-            p.result
+            p_now, p_now + p.result_ttl, p.run_at, p.id, p.qid, p.epoch, p.attempt, NULL, p.bytes, 3, p.priority, false, '',
+            p.error, p.result
         FROM plain AS p WHERE p.keep
     ), forgotten AS (  -- jobs_pkey
         DELETE FROM jobs AS j USING plain AS p WHERE NOT p.keep AND j.id = ANY (ARRAY[p.id])
@@ -231,129 +212,199 @@ BEGIN
         coalesce(array_agg(p.qid) FILTER (WHERE p.gid IS NOT NULL OR p.tid IS NOT NULL), '{}'),
         coalesce(array_agg(p.gid) FILTER (WHERE p.gid IS NOT NULL OR p.tid IS NOT NULL), '{}'),
         coalesce(array_agg(p.tid) FILTER (WHERE p.gid IS NOT NULL OR p.tid IS NOT NULL), '{}')
-    INTO v_plain, v_plain_ids, v_ruled_qids, v_gids, v_tids FROM plain AS p;
-    v_changes := array_fill(0, ARRAY[cardinality(v_gids)]);
+    INTO ords, ids, qids, gids, tids FROM plain AS p;
+END $$;
+
+-- Where a job lies now that its lease has ended: its queue, its size, its group where it waits in one, and whether it is called there.
+CREATE TYPE new_place AS (qid integer, size integer, gid bigint, called boolean);
+-- Put a job whose lease has ended where its settlement says. ``s.state`` and ``s.reason`` are what a cancellation left of them.
+CREATE FUNCTION place_settled(p_now bigint, s settlement_row, l leased, p_tenant text) RETURNS new_place
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_epoch CONSTANT bigint := CASE WHEN s.unbegun THEN -l.epoch ELSE l.epoch END;
+    v_priority CONSTANT smallint := coalesce(s.priority, l.priority);
+    v_attempt CONSTANT integer := l.attempt + s.failed_attempt::integer;
+    v_lost CONSTANT integer := CASE WHEN s.keep_lost THEN coalesce(l.lost, 0) ELSE 0 END;
+    v_error CONSTANT bytea := coalesce(s.error, l.error);
+    v_run_at CONSTANT bigint := coalesce(s.run_at, p_now + s.delay, l.run_at);
+    v_result CONSTANT bytea := CASE WHEN s.state = 3 AND s.result_ttl > 0 THEN s.result END;
+    v_held_until CONSTANT bigint := CASE WHEN s.state = 3 THEN p_now + s.result_ttl ELSE 0 END;
+    v_keyed boolean := l.keyed;
+    p new_place;
+BEGIN
+    p.qid := l.qid;
+    p.size := l.size + coalesce(octet_length(v_error), 0) - coalesce(octet_length(l.error), 0);
+    IF s.mask <> 0 THEN
+        p.size := p.size + patch_cells(l.id, s.mask, s.parameters, s.vm_state, s.metadata, s.blob);
+    END IF;
+    IF s.queue IS NOT NULL THEN
+        p.qid := (queue_ids(ARRAY[s.queue]))[1];
+        IF p.qid <> l.qid AND l.keyed THEN
+            v_keyed := move_key(p_now, l.id, l.qid, p.qid);
+            IF NOT v_keyed THEN
+                DELETE FROM keys AS k
+                WHERE k.qid = l.qid AND k.key = (SELECT j.key FROM jobs AS j WHERE j.id = l.id) AND k.id = l.id;
+            END IF;
+        END IF;
+    END IF;
+    IF s.state = 0 THEN
+        p.called := l.gid IS NOT NULL AND p.qid = l.qid AND turns_of(l.qid) = 1;
+        p.gid := make_available(
+            p_now, l.id, p.qid, v_run_at, v_epoch, v_attempt, v_lost, p.size, v_priority, v_keyed, v_error, p.called
+        );
+        RETURN p;
+    ELSIF s.state = 2 THEN
+        INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
+        VALUES (v_run_at, l.id, p.qid, v_epoch, v_attempt, v_lost, p.size, v_priority, v_keyed, v_error);
+        RETURN p;
+    END IF;
+    p.size := p.size + coalesce(octet_length(v_result), 0);
+    IF v_keyed THEN
+        UPDATE keys AS k SET held_until = v_held_until, failed = (s.state = 5)
+        WHERE k.qid = p.qid AND k.key = (SELECT j.key FROM jobs AS j WHERE j.id = l.id) AND k.id = l.id;
+    END IF;
+    IF s.state = 3 AND NOT s.keep THEN
+        PERFORM forget_jobs(ARRAY[l.id], ARRAY[p.qid]);
+    ELSE
+        INSERT INTO ended (
+            finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, tenant, error, result
+        ) VALUES (
+            p_now, v_held_until, l.run_at, l.id, p.qid, l.epoch, v_attempt, v_lost, p.size, s.state, v_priority, v_keyed, s.reason,
+            CASE WHEN s.state = 5 THEN p_tenant END, v_error, v_result
+        );
+    END IF;
+    RETURN p;
+END $$;
+
+-- Jobs of governed queues and of groups that have stopped running or stand in line, for ``stopped``: their queues, groups and
+-- tenants, the number of the step that each comes from; and those that came into a group by a step, which are called in that order.
+CREATE TYPE ruled AS (qids integer[], gids bigint[], tids bigint[], steps integer[], entered uuid[], entries integer[]);
+-- The same with the groups of jobs that were spawned: all groups are called together, but those come last.
+CREATE FUNCTION with_spawned(g ruled, p_after integer, p_names text[], p_rows job_row[]) RETURNS ruled
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_named CONSTANT integer[] := queue_ids(p_names);
+    s ruled;
+BEGIN
+    SELECT array_agg(x.qid ORDER BY x.ord), array_agg(gid_of(x.qid, x.name) ORDER BY x.ord), array_agg(x.id ORDER BY x.ord),
+        array_agg(x.ord::integer ORDER BY x.ord)
+    INTO s.qids, s.gids, s.entered, s.entries FROM (
+        SELECT v_named[n.queue] AS qid, n.group_name AS name, n.id, n.ordinality AS ord
+        FROM unnest(p_rows) WITH ORDINALITY AS n WHERE n.group_name IS NOT NULL
+    ) AS x;
+    IF g.entered = '{}' THEN
+        g.steps := array_fill(0, ARRAY[cardinality(g.gids)]);
+    END IF;
+    s.steps := ARRAY(
+        SELECT p_after + CASE WHEN c.crossed THEN n.ord ELSE 1 END
+        FROM crossed(s.qids, s.gids, s.entered) AS c (crossed) CROSS JOIN unnest(s.entries) AS n (ord)
+        ORDER BY n.ord
+    );
+    RETURN (
+        g.qids || s.qids, g.gids || s.gids, g.tids || array_fill(NULL::bigint, ARRAY[cardinality(s.gids)]), g.steps || s.steps,
+        g.entered || s.entered, g.entries || s.steps
+    );
+END $$;
+
+-- Settlements of any kind. Those that ``complete_v1`` would take, of jobs without a key, are recorded together; they have
+-- nothing to do with the others, which follow one by one and in order; jobs that they spawn come last: they are ``p_rows``, for
+-- ``p_names``, in the order of the settlements. Answers, as rows of
+-- kind 0: those that are fenced off (no attempt), and those that a cancellation overtook (attempt 4); rows of kind 4; and,
+-- as kind 5, queues in which a job is to be had.
+CREATE FUNCTION finish_v1(p_at bigint, p_settled settlement_row[], p_names text[], p_rows job_row[])
+RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := clock(p_at);
+    v_places leased[] := take_leases(p_settled);
+    v_ids uuid[] := ARRAY(SELECT n.id FROM unnest(p_settled) AS n);
+    v_asked uuid[] := ARRAY(SELECT a.id FROM asks AS a WHERE a.id = ANY (v_ids));  -- asks_id
+    v_tenants text[];
+    v_plain record := settle_plain(v_now, p_settled, v_places);
+    v_next integer := 1;
+    v_row integer := 0;
+    v_spawned job_row[] := '{}';
+    v_counted counted[] := '{}';
+    v_kept uuid[] := '{}';
+    v_kept_gids bigint[] := '{}';
+    v_keeps integer[] := '{}';
+    v_qids integer[] := v_plain.qids;
+    v_gids bigint[] := v_plain.gids;
+    v_tids bigint[] := v_plain.tids;
+    v_steps integer[] := array_fill(0, ARRAY[cardinality(v_gids)]);
+    v_entered uuid[] := '{}';
+    v_entries integer[] := '{}';
+    g ruled;
+    s settlement_row;
+    l leased;
+    p new_place;
+BEGIN
     IF v_tids <> '{}' THEN
-        PERFORM tell_stopped(v_now, v_ruled_qids, v_tids);
+        PERFORM tell_stopped(v_now, v_qids, v_tids);
     END IF;
-    RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_plain_ids) AS w;
-    v_asked := ARRAY(SELECT a.id FROM asks AS a WHERE a.id = ANY (p_ids));  -- asks_id
-    IF 5 = ANY (p_states) THEN
-        v_tenants := tenants_of(p_ids);
+    RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_plain.ids) AS w;
+    IF EXISTS (SELECT 1 FROM unnest(p_settled) AS n WHERE n.state = 5) THEN
+        v_tenants := tenants_of(v_ids);
     END IF;
-    FOR i IN 1..cardinality(p_ids) LOOP
-        IF v_plain[v_next] = i THEN
+    FOR i IN 1..cardinality(p_settled) LOOP
+        IF (v_plain.ords)[v_next] = i THEN
             v_next := v_next + 1;
             CONTINUE;
         END IF;
+        s := p_settled[i];
         l := v_places[i];
+        v_row := v_row + s.spawned;
         IF l.id IS NULL THEN
-            RETURN NEXT settled(p_ids[i], i, NULL);
+            RETURN NEXT settled(s.id, i, NULL);
             CONTINUE;
         END IF;
-        v_state := p_states[i];
-        v_reason := p_reasons[i];
-        IF (l.cancel OR l.id = ANY (v_asked)) AND (v_state IN (0, 2) OR v_state = 4 AND v_reason = 'cancelled') THEN
-            IF v_state <> 4 THEN
-                RETURN NEXT settled(p_ids[i], i, 4);
+        IF (l.cancel OR l.id = ANY (v_asked)) AND (s.state IN (0, 2) OR s.state = 4 AND s.reason = 'cancelled') THEN
+            IF s.state <> 4 THEN
+                RETURN NEXT settled(s.id, i, 4);
             END IF;
-            v_state := 4;
-            v_reason := asked_reason(l.id);
+            s.state := 4;
+            s.reason := asked_reason(l.id);
         END IF;
-        v_qid := l.qid;
-        v_keyed := l.keyed;
-        v_priority := coalesce(p_priorities[i], l.priority);
-        v_attempt := l.attempt + p_failed[i]::integer;
-        v_lost := CASE WHEN p_keep_lost[i] THEN coalesce(l.lost, 0) ELSE 0 END;
-        v_error := coalesce(p_errors[i], l.error);
-        v_size := l.size + coalesce(octet_length(v_error), 0) - coalesce(octet_length(l.error), 0);
-        v_result := CASE WHEN v_state = 3 AND p_result_ttls[i] > 0 THEN p_results[i] END;
-        v_run_at := coalesce(p_run_ats[i], v_now + p_delays[i], l.run_at);
-        IF p_masks[i] <> 0 THEN
-            v_size := v_size + patch_cells(
-                l.id, p_masks[i], p_parameters[i], p_vm_states[i], p_metadatas[i], p_blobs[i]
-            );
+        IF l.tid IS NOT NULL THEN
+            PERFORM tell_stopped(v_now, ARRAY[l.qid], ARRAY[l.tid]);
         END IF;
-        IF p_queues[i] IS NOT NULL THEN
-            v_qid := (queue_ids(ARRAY[p_queues[i]]))[1];
-            IF v_qid <> l.qid AND l.keyed THEN
-                v_keyed := move_key(v_now, l.id, l.qid, v_qid);
-                IF NOT v_keyed THEN
-                    DELETE FROM keys AS k
-                    WHERE k.qid = l.qid AND k.key = (SELECT j.key FROM jobs AS j WHERE j.id = l.id) AND k.id = l.id;
-                END IF;
-            END IF;
-        END IF;
+        p := place_settled(v_now, s, l, v_tenants[i]);
         v_counted := v_counted || (l.qid, 1, -1, 0, NULL)::counted;
-        IF l.gid IS NOT NULL OR l.tid IS NOT NULL THEN
-            v_ruled_qids := v_ruled_qids || l.qid;
-            v_gids := v_gids || l.gid;
-            v_tids := v_tids || l.tid;
-            v_changes := v_changes || i;
-            IF l.tid IS NOT NULL THEN
-                PERFORM tell_stopped(v_now, ARRAY[l.qid], ARRAY[l.tid]);
-            END IF;
-        END IF;
-        IF v_state = 0 THEN
-            v_called := l.gid IS NOT NULL AND v_qid = l.qid AND turns_of(l.qid) = 1;
-            v_gid := make_available(
-                v_now, l.id, v_qid, v_run_at, CASE WHEN p_unbegun[i] THEN -l.epoch ELSE l.epoch END, v_attempt, v_lost, v_size, v_priority, v_keyed, v_error, v_called
-            );
-            IF v_gid IS NOT NULL THEN
-                v_ruled_qids := v_ruled_qids || v_qid;
-                v_gids := v_gids || v_gid;
-                v_tids := v_tids || NULL::bigint;
-                v_changes := v_changes || i;
-                IF v_qid <> l.qid THEN
-                    v_entered := v_entered || l.id;
-                    v_entries := v_entries || i;
-                ELSIF v_called THEN
-                    v_kept := v_kept || l.id;
-                    v_kept_gids := v_kept_gids || v_gid;
-                    v_keeps := v_keeps || i;
-                END IF;
-            END IF;
-            RETURN NEXT woken(v_qid);
-        ELSIF v_state = 2 THEN
-            INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
-            VALUES (
-                v_run_at, l.id, v_qid, CASE WHEN p_unbegun[i] THEN -l.epoch ELSE l.epoch END, v_attempt, v_lost, v_size,
-                v_priority, v_keyed, v_error
-            );
-        ELSE
-            v_size := v_size + coalesce(octet_length(v_result), 0);
-            IF v_keyed THEN
-                UPDATE keys AS k SET held_until = CASE WHEN v_state = 3 THEN v_now + p_result_ttls[i] ELSE 0 END,
-                    failed = (v_state = 5)
-                WHERE k.qid = v_qid AND k.key = (SELECT j.key FROM jobs AS j WHERE j.id = l.id) AND k.id = l.id;
-            END IF;
-            IF v_state = 3 AND NOT p_keeps[i] THEN
-                PERFORM forget_jobs(ARRAY[l.id], ARRAY[v_qid]);
-            ELSE
-                INSERT INTO ended (
-                    finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason,
-                    tenant, error, result
-                ) VALUES (
-                    v_now, CASE WHEN v_state = 3 THEN v_now + p_result_ttls[i] ELSE 0 END, l.run_at, l.id, v_qid, l.epoch,
-                    v_attempt, v_lost, v_size, v_state, v_priority, v_keyed, v_reason,
-                    CASE WHEN v_state = 5 THEN v_tenants[i] END, v_error, v_result
-                );
-            END IF;
-            RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY[l.id]) AS w;
-        END IF;
-        IF NOT (v_state = 3 AND NOT p_keeps[i]) THEN
+        IF NOT (s.state = 3 AND NOT s.keep) THEN
             v_counted := v_counted || (
-                v_qid, v_state, 1, CASE WHEN v_state > 2 THEN v_size ELSE 0 END, CASE WHEN v_state = 5 THEN v_tenants[i] END
+                p.qid, s.state, 1, CASE WHEN s.state > 2 THEN p.size ELSE 0 END, CASE WHEN s.state = 5 THEN v_tenants[i] END
             )::counted;
         END IF;
-        IF p_spawn_count[i] > 0 THEN
-            IF v_lasts[v_runs] = p_spawn_first[i] - 1 THEN
-                v_lasts[v_runs] := v_lasts[v_runs] + p_spawn_count[i];
-            ELSE
-                v_runs := v_runs + 1;
-                v_firsts[v_runs] := p_spawn_first[i];
-                v_lasts[v_runs] := p_spawn_first[i] + p_spawn_count[i] - 1;
+        IF l.gid IS NOT NULL OR l.tid IS NOT NULL THEN
+            v_qids := v_qids || l.qid;
+            v_gids := v_gids || l.gid;
+            v_tids := v_tids || l.tid;
+            v_steps := v_steps || i;
+        END IF;
+        IF p.gid IS NOT NULL THEN
+            v_qids := v_qids || p.qid;
+            v_gids := v_gids || p.gid;
+            v_tids := v_tids || NULL::bigint;
+            v_steps := v_steps || i;
+            IF p.qid <> l.qid THEN
+                v_entered := v_entered || l.id;
+                v_entries := v_entries || i;
+            ELSIF p.called THEN
+                v_kept := v_kept || l.id;
+                v_kept_gids := v_kept_gids || p.gid;
+                v_keeps := v_keeps || i;
             END IF;
+        END IF;
+        IF s.state = 0 THEN
+            RETURN NEXT woken(p.qid);
+        ELSIF s.state > 2 THEN
+            RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY[l.id]) AS w;
+        END IF;
+        IF s.spawned > 0 THEN
+            v_spawned := v_spawned || p_rows[v_row - s.spawned + 1:v_row];
         END IF;
     END LOOP;
     IF cardinality(v_kept) > 1 AND (SELECT count(DISTINCT n) FROM unnest(v_kept_gids) AS n) < cardinality(v_kept) THEN
@@ -362,49 +413,16 @@ BEGIN
     END IF;
     INSERT INTO deltas (qid, state, jobs, bytes, tenant)
     SELECT n.qid, n.state, sum(n.jobs), sum(n.bytes), n.tenant FROM unnest(v_counted) AS n GROUP BY n.qid, n.state, n.tenant;
-    FOR i IN 1..v_runs LOOP  -- one run, unless a settlement is fenced off, and so all of them in the order of their keys
-        v_from := v_firsts[i];
-        v_to := v_lasts[i];
-        PERFORM insert_v1(
-            v_now, s_names, s_ids[v_from:v_to], s_queues[v_from:v_to], s_tasks[v_from:v_to], s_tenants[v_from:v_to],
-            s_keys[v_from:v_to], s_priorities[v_from:v_to], s_delays[v_from:v_to], s_run_ats[v_from:v_to],
-            s_expires[v_from:v_to], s_max_attempts[v_from:v_to], s_timeouts[v_from:v_to], s_result_ttls[v_from:v_to],
-            s_headers[v_from:v_to], s_reply_tos[v_from:v_to], s_hold_failed[v_from:v_to], s_groups[v_from:v_to],
-            s_parameters[v_from:v_to], s_vm_states[v_from:v_to], s_metadatas[v_from:v_to], s_blobs[v_from:v_to],
-            false, false, false
-        );
-    END LOOP;
-    IF s_groups IS NOT NULL AND v_runs > 0 THEN  -- all groups are called together, but those that were spawned come last
-        v_named := queue_ids(s_names);
-        SELECT array_agg(x.qid ORDER BY x.ord), array_agg(gid_of(x.qid, x.name) ORDER BY x.ord), array_agg(x.id ORDER BY x.ord),
-            array_agg(x.ord::integer ORDER BY x.ord)
-        INTO v_spawned_qids, v_spawned_gids, v_spawned_ids, v_spawned_ords FROM (
-            SELECT v_named[n.queue] AS qid, n.name, n.id, n.ord
-            FROM unnest(s_queues, s_groups, s_ids) WITH ORDINALITY AS n (queue, name, id, ord)
-            JOIN unnest(v_firsts, v_lasts) AS r (first, last) ON n.ord BETWEEN r.first AND r.last
-            WHERE n.name IS NOT NULL
-        ) AS x;
-    END IF;
-    IF v_spawned_gids IS NOT NULL THEN
-        IF v_entered = '{}' THEN
-            v_changes := array_fill(0, ARRAY[cardinality(v_gids)]);
+    g := (v_qids, v_gids, v_tids, v_steps, v_entered, v_entries);
+    IF cardinality(v_spawned) > 0 THEN
+        PERFORM insert_v1(v_now, p_names, v_spawned, false, false, false);
+        IF EXISTS (SELECT 1 FROM unnest(v_spawned) AS n WHERE n.group_name IS NOT NULL) THEN
+            g := with_spawned(g, cardinality(p_settled), p_names, v_spawned);
         END IF;
-        v_spawned_ords := ARRAY(
-            SELECT cardinality(p_ids) + CASE WHEN c.crossed THEN n.ord ELSE 1 END
-            FROM crossed(v_spawned_qids, v_spawned_gids, v_spawned_ids) AS c (crossed) CROSS JOIN unnest(v_spawned_ords) AS n (ord)
-            ORDER BY n.ord
-        );
-        v_ruled_qids := v_ruled_qids || v_spawned_qids;
-        v_gids := v_gids || v_spawned_gids;
-        v_tids := v_tids || array_fill(NULL::bigint, ARRAY[cardinality(v_spawned_gids)]);
-        v_changes := v_changes || v_spawned_ords;
-        v_entered := v_entered || v_spawned_ids;
-        v_entries := v_entries || v_spawned_ords;
     END IF;
-    IF v_ruled_qids <> '{}' THEN
-        RETURN QUERY SELECT w.* FROM stopped(
-            v_now, v_ruled_qids, v_gids, v_tids, false, true, v_changes, v_entered, v_entries
-        ) AS q CROSS JOIN LATERAL woken(q) AS w;
+    IF g.qids <> '{}' THEN
+        RETURN QUERY SELECT w.* FROM stopped(v_now, g.qids, g.gids, g.tids, false, true, g.steps, g.entered, g.entries) AS q
+        CROSS JOIN LATERAL woken(q) AS w;
     END IF;
 END $$;
 

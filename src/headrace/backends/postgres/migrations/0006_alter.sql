@@ -147,6 +147,91 @@ BEGIN
     RETURN CASE WHEN NOT p_called THEN v_gid END;
 END $$;
 
+-- The steps below are part of ``alter_v1``.
+--
+-- Lock the jobs that are meant, and their keys, in the order in which everybody does that.
+CREATE FUNCTION lock_meant(p_ids uuid[], p_kind integer, p_to integer, p_bound boolean) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+DECLARE
+    v_places place[];
+BEGIN
+    IF p_bound AND p_kind = 7 THEN
+        PERFORM let_pass(p_ids);
+    ELSIF cardinality(p_ids) > 1 OR p_kind = 5 THEN
+        v_places := ARRAY(
+            SELECT CASE WHEN p_bound THEN lock_waiting(n.id) ELSE lock_place(n.id) END
+            FROM (SELECT DISTINCT m FROM unnest(p_ids) AS m ORDER BY m) AS n (id)
+        );
+        PERFORM lock_keys(array_agg(x.id), array_agg(x.qid), array_agg(p_to)) FROM unnest(v_places) AS x
+        WHERE NOT p_bound OR x.state IN (0, 2);
+        IF p_kind IN (10, 11) THEN  -- these are called one after the other
+            PERFORM lock_groups(array_agg(x.gid)) FROM unnest(v_places) AS x;
+        END IF;
+    END IF;
+END $$;
+
+-- A running job is asked to stop.
+CREATE FUNCTION ask_to_stop(p_id uuid, p_reason text, p_bound boolean) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+BEGIN
+    IF p_bound THEN
+        INSERT INTO asks (id, superseded) SELECT p_id, p_reason = 'superseded' WHERE NOT asked_for(p_id);
+    ELSE
+        UPDATE leased AS l SET cancel = true WHERE l.id = p_id;
+    END IF;
+END $$;
+
+-- A job that has ended waits again, as if it were new, unless another has its key: whether it does, and its group.
+CREATE FUNCTION requeue_job(p_now bigint, p place, p_key text, OUT changed boolean, OUT gid bigint) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+BEGIN
+    IF p_key IS NOT NULL THEN
+        PERFORM release_key(p_now, p.qid, p_key);
+        INSERT INTO keys AS k (qid, key, id) VALUES (p.qid, p_key, p.id)
+        ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
+        WHERE (k.id = excluded.id OR k.held_until <= p_now) AND k.alone_until IS NULL;
+    END IF;
+    changed := p_key IS NULL OR FOUND;
+    IF changed THEN
+        PERFORM leave_place(p_now, p);
+        UPDATE jobs AS j SET expires_at = NULL WHERE j.id = p.id AND j.expires_at IS NOT NULL;
+        DELETE FROM asks AS a WHERE a.id = p.id;
+        p.size := p.size - coalesce(octet_length(p.result), 0) - coalesce(octet_length(p.error), 0);
+        p.error := NULL;
+        p.attempt := 0;
+        p.lost := 0;
+        p.run_at := p_now;
+        gid := enter_place(p_now, p, 0::smallint);
+    END IF;
+END $$;
+
+-- A job goes to another queue, unless its key is taken there: whether it does, and its group there.
+CREATE FUNCTION move_job(p_now bigint, p place, p_key text, p_to integer, OUT changed boolean, OUT gid bigint)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    changed := p_to <> p.qid;
+    IF changed AND p_key IS NOT NULL THEN
+        changed := move_key(p_now, p.id, p.qid, p_to);
+    END IF;
+    IF changed THEN
+        PERFORM leave_place(p_now, p);
+        p.qid := p_to;
+        gid := enter_place(p_now, p, p.state);
+    END IF;
+END $$;
+
+-- A result is held for another while, from now on, if it still is: whether it is.
+CREATE FUNCTION hold_result(p_now bigint, p place, p_key text, p_ttl bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+BEGIN
+    IF (p.held_until > p_now) IS NOT TRUE THEN
+        RETURN false;
+    END IF;
+    UPDATE ended AS e SET held_until = p_now + p_ttl WHERE e.id = p.id;
+    UPDATE keys AS k SET held_until = p_now + p_ttl WHERE k.qid = p.qid AND k.key = p_key AND k.id = p.id AND k.alone_until IS NULL;
+    RETURN true;
+END $$;
+
 -- Change jobs one by one, in order. Kinds of change: 1 cancel, 2 pause, 3 resume, 4 requeue, 5 move, 6 reprioritise, 7 watch,
 -- 8 hold, 9 delete, 10 put off, 11 put to an instant. Answers, as rows of kind 6: the state before in ``epoch``, that after in ``attempt`` (none: gone),
 -- whether it changed in ``lost``; and rows of kind 4, 5, and 7: a holder to be told. What the jobs were chosen for is looked
@@ -173,23 +258,13 @@ DECLARE
     v_changes integer[] := '{}';
     v_entered uuid[] := '{}';
     v_entries integer[] := '{}';
-    v_places place[];
     p place;
 BEGIN
     IF p_kind = 7 THEN  -- hints may be lost, so a watch may too; claims pass over the jobs until this has committed
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     v_to := CASE WHEN p_kind = 5 THEN (queue_ids(ARRAY[p_text]))[1] END;
-    IF p_bound AND p_kind = 7 THEN
-        PERFORM let_pass(p_ids);
-    ELSIF cardinality(p_ids) > 1 OR p_kind = 5 THEN
-        v_places := ARRAY(SELECT CASE WHEN p_bound THEN lock_waiting(n.id) ELSE lock_place(n.id) END FROM (SELECT DISTINCT m FROM unnest(p_ids) AS m ORDER BY m) AS n (id));
-        PERFORM lock_keys(array_agg(x.id), array_agg(x.qid), array_agg(v_to)) FROM unnest(v_places) AS x
-        WHERE NOT p_bound OR x.state IN (0, 2);
-        IF p_kind IN (10, 11) THEN  -- these are called one after the other
-            PERFORM lock_groups(array_agg(x.gid)) FROM unnest(v_places) AS x;
-        END IF;
-    END IF;
+    PERFORM lock_meant(p_ids, p_kind, v_to, p_bound);
     FOREACH v_id IN ARRAY p_ids LOOP
         p := CASE WHEN NOT p_bound THEN lock_place(v_id) WHEN p_kind = 7 THEN find_place(v_id) ELSE lock_waiting(v_id) END;
         CONTINUE WHEN p IS NULL OR p.id IS NULL;
@@ -211,11 +286,7 @@ BEGIN
         IF NOT v_changed THEN
             NULL;
         ELSIF p_kind = 1 AND p.state = 1 THEN
-            IF p_bound THEN
-                INSERT INTO asks (id, superseded) SELECT v_id, p_text = 'superseded' WHERE NOT asked_for(v_id);
-            ELSE
-                UPDATE leased AS l SET cancel = true WHERE l.id = v_id;
-            END IF;
+            PERFORM ask_to_stop(v_id, p_text, p_bound);
             RETURN NEXT noted(7, v_id, p.holder);
         ELSIF p_kind = 1 THEN
             PERFORM leave_place(v_now, p);
@@ -233,36 +304,15 @@ BEGIN
                 RETURN NEXT woken(p.qid);
             END IF;
         ELSIF p_kind = 4 THEN
-            IF v_key IS NOT NULL THEN
-                PERFORM release_key(v_now, p.qid, v_key);
-                INSERT INTO keys AS k (qid, key, id) VALUES (p.qid, v_key, v_id)
-                ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
-                WHERE (k.id = excluded.id OR k.held_until <= v_now) AND k.alone_until IS NULL;
-                v_changed := FOUND;
-            END IF;
+            SELECT r.changed, r.gid INTO v_changed, v_gid FROM requeue_job(v_now, p, v_key) AS r;
             IF v_changed THEN
-                PERFORM leave_place(v_now, p);
-                UPDATE jobs AS j SET expires_at = NULL WHERE j.id = v_id AND j.expires_at IS NOT NULL;
-                DELETE FROM asks AS a WHERE a.id = v_id;
-                p.size := p.size - coalesce(octet_length(p.result), 0) - coalesce(octet_length(p.error), 0);
-                p.error := NULL;
-                p.attempt := 0;
-                p.lost := 0;
-                p.run_at := v_now;
-                v_gid := enter_place(v_now, p, 0::smallint);
                 RETURN NEXT woken(p.qid);
                 v_after := 0;
             END IF;
         ELSIF p_kind = 5 THEN
-            v_changed := v_to <> p.qid;
-            IF v_changed AND v_key IS NOT NULL THEN
-                v_changed := move_key(v_now, v_id, p.qid, v_to);
-            END IF;
+            SELECT m.changed, m.gid INTO v_changed, v_gid FROM move_job(v_now, p, v_key, v_to) AS m;
             IF v_changed THEN
-                PERFORM leave_place(v_now, p);
-                p.qid := v_to;
                 v_qid := v_to;
-                v_gid := enter_place(v_now, p, p.state);
                 RETURN NEXT woken(v_to);
             END IF;
         ELSIF p_kind = 6 THEN
@@ -272,12 +322,7 @@ BEGIN
         ELSIF p_kind = 7 THEN
             PERFORM watch(v_now, v_id, p_text);
         ELSIF p_kind = 8 THEN
-            v_changed := p.held_until > v_now;
-            IF v_changed THEN
-                UPDATE ended AS e SET held_until = v_now + p_number WHERE e.id = v_id;
-                UPDATE keys AS k SET held_until = v_now + p_number WHERE k.qid = p.qid AND k.key = v_key AND k.id = v_id
-                    AND k.alone_until IS NULL;
-            END IF;
+            v_changed := hold_result(v_now, p, v_key, p_number);
         ELSIF p_kind = 9 THEN
             PERFORM leave_place(v_now, p);
             PERFORM forget_jobs(ARRAY[v_id], ARRAY[p.qid]);
@@ -301,10 +346,7 @@ BEGIN
             v_entered := v_entered || v_id;
             v_entries := v_entries || v_change;
         END IF;
-        RETURN QUERY
-        SELECT 6::smallint, v_id, name_of(v_qid), NULL::text, NULL::text, v_key, p.state::bigint, v_after, v_changed::integer,
-            NULL::smallint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer, NULL::boolean;
+        RETURN NEXT altered(v_id, name_of(v_qid), v_key, p.state, v_after, v_changed);
     END LOOP;
     IF v_gids <> '{}' AND p_bound THEN
         INSERT INTO looks (qid, gid) SELECT DISTINCT n.* FROM unnest(v_qids, v_gids) AS n;
@@ -314,6 +356,15 @@ BEGIN
         CROSS JOIN LATERAL woken(q) AS w;
     END IF;
 END $$;
+
+-- A row of kind 6.
+CREATE FUNCTION altered(p_id uuid, p_queue text, p_key text, p_before integer, p_after integer, p_changed boolean) RETURNS claim_row
+LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    SELECT (
+        6, p_id, p_queue, NULL, NULL, p_key, p_before, p_after, p_changed::integer, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    )::claim_row
+$$;
 
 CREATE FUNCTION noted(p_kind integer, p_id uuid, p_name text) RETURNS claim_row
 LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$

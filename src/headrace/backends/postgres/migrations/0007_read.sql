@@ -82,16 +82,18 @@ BEGIN
     END IF;
 END $$;
 
--- Records of jobs named by id, then by key; ``ord`` counts through both.
-CREATE FUNCTION fetch_v1(
-    p_at bigint, p_ids uuid[], p_queues text[], p_keys text[], p_want smallint, p_error boolean, p_result boolean
-) RETURNS TABLE (
+-- A stored job as it is read; ``now`` is when.
+CREATE TYPE record_row AS (
     ord integer, now bigint, id uuid, queue text, task text, state smallint, tenant text, key text, priority smallint,
     run_at bigint, enqueued_at bigint, expires_at bigint, finished_at bigint, epoch bigint, attempt integer, lost integer,
     max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, worker text, lease_until bigint, cancel boolean,
     reason text, held_until bigint, error bytea, result bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea,
     group_name text
-) LANGUAGE plpgsql VOLATILE
+);
+-- Records of jobs named by id, then by key; ``ord`` counts through both.
+CREATE FUNCTION fetch_v1(
+    p_at bigint, p_ids uuid[], p_queues text[], p_keys text[], p_want smallint, p_error boolean, p_result boolean
+) RETURNS SETOF record_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
 AS $$

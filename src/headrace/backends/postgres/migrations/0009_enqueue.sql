@@ -202,14 +202,9 @@ CREATE FUNCTION new_id(p_tick bigint) RETURNS uuid LANGUAGE sql VOLATILE AS $$
     )::uuid
 $$;
 
-CREATE TYPE new_job AS (
-    id uuid, queue text, task text, tenant text, key text, priority smallint, delay bigint, run_at bigint, expires bigint,
-    max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, hold_failed boolean, group_name text, parameters bytea,
-    vm_state bytea, metadata bytea, blob bytea
-);
-
--- One job of ``enqueue_v1``, checked. What is not given is not asked for: most jobs have three or four keys.
-CREATE FUNCTION read_job(p_ord bigint, p_job jsonb, p_now bigint) RETURNS new_job LANGUAGE plpgsql VOLATILE AS $$
+-- One job of ``enqueue_v1``, checked, and the name of its queue. What is not given is not asked for: most jobs have three or
+-- four keys.
+CREATE FUNCTION read_job(p_ord bigint, p_job jsonb, p_now bigint, OUT queue text, OUT j job_row) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     c_known CONSTANT text[] := ARRAY[
         'task', 'queue', 'args', 'id', 'key', 'tenant', 'priority', 'delay', 'run_at', 'expires', 'timeout', 'max_attempts',
@@ -217,7 +212,6 @@ DECLARE
     ];
     c_cells CONSTANT text[] := ARRAY['parameters', 'vm_state', 'metadata', 'blob', 'headers'];
     v_text text;
-    j new_job;
 BEGIN
     IF jsonb_typeof(p_job) <> 'object' THEN
         PERFORM refuse_job(
@@ -239,7 +233,7 @@ BEGIN
     IF j.id IS NULL THEN
         j.id := new_id(p_now / 1000 * 4096 + p_now % 1000 * 4096 / 1000 + p_ord - 1);
     END IF;
-    j.queue := coalesce(CASE WHEN p_job ? 'queue' THEN given_text(p_ord, p_job, 'queue', 1) END, 'default');
+    queue := coalesce(CASE WHEN p_job ? 'queue' THEN given_text(p_ord, p_job, 'queue', 1) END, 'default');
     j.tenant := coalesce(CASE WHEN p_job ? 'tenant' THEN given_text(p_ord, p_job, 'tenant', 0) END, '');
     j.key := CASE WHEN p_job ? 'key' THEN given_text(p_ord, p_job, 'key', 0) END;
     j.group_name := CASE WHEN p_job ? 'group' THEN given_text(p_ord, p_job, 'group', 0) END;
@@ -290,7 +284,6 @@ BEGIN
     ) > 67108864 THEN
         PERFORM refuse_job(p_ord, 'expected at most 64 MB of arguments', 'Keep large data elsewhere and pass a reference.');
     END IF;
-    RETURN j;
 END $$;
 
 -- Hints of transactions that may last, and of which there may be many at once. Commits with a NOTIFY go one after the other, in the
@@ -387,11 +380,12 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_now bigint := now_us();
     v_jobs jsonb := CASE jsonb_typeof(p_jobs) WHEN 'object' THEN jsonb_build_array(p_jobs) ELSE p_jobs END;
-    v_queues text[];
+    v_names text[] := '{}';
+    v_rows job_row[] := '{}';
     v_woken text[] := '{}';
     v_said text;
     v_hint text;
-    a record;
+    j job_row;
     r record;
 BEGIN
     IF v_jobs IS NULL OR jsonb_typeof(v_jobs) <> 'array' THEN
@@ -404,31 +398,29 @@ BEGIN
     END IF;
     -- Told from here once more, what is wrong with a job comes without the whole way on which it was found.
     BEGIN
-        SELECT
-            array_agg(j.id) AS ids, array_agg(j.queue) AS queues, array_agg(j.task) AS tasks, array_agg(j.tenant) AS tenants,
-            array_agg(CASE WHEN p_scoped THEN key_scope(j.tenant) ELSE '' END || j.key) AS keys, array_agg(j.priority) AS priorities, array_agg(j.delay) AS delays,
-            array_agg(j.run_at) AS run_ats, array_agg(j.expires) AS expires, array_agg(j.max_attempts) AS max_attempts,
-            array_agg(j.timeout) AS timeouts, array_agg(j.result_ttl) AS result_ttls, array_agg(j.headers) AS headers,
-            array_agg(NULL::text) AS reply_tos, array_agg(j.hold_failed) AS hold_failed, array_agg(j.group_name) AS groups,
-            count(j.group_name) AS grouped, array_agg(j.parameters) AS parameters,
-            array_agg(j.vm_state) AS vm_states, array_agg(j.metadata) AS metadatas, array_agg(j.blob) AS blobs
-        INTO a
-        FROM jsonb_array_elements(v_jobs) WITH ORDINALITY AS g (job, ord) CROSS JOIN LATERAL read_job(g.ord, g.job, v_now) AS j;
+        FOR r IN
+            SELECT j.* FROM jsonb_array_elements(v_jobs) WITH ORDINALITY AS g (job, ord)
+            CROSS JOIN LATERAL read_job(g.ord, g.job, v_now) AS j
+        LOOP
+            IF r.queue <> ALL (v_names) THEN
+                v_names := v_names || r.queue;
+            END IF;
+            j := r.j;
+            j.queue := array_position(v_names, r.queue);
+            IF p_scoped THEN
+                j.key := key_scope(j.tenant) || j.key;
+            END IF;
+            v_rows := v_rows || j;
+        END LOOP;
     EXCEPTION WHEN invalid_parameter_value THEN
         GET STACKED DIAGNOSTICS v_said = MESSAGE_TEXT, v_hint = PG_EXCEPTION_HINT;
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = v_said, HINT = v_hint;
     END;
-    v_queues := ARRAY(SELECT DISTINCT q FROM unnest(a.queues) AS q ORDER BY q);
     FOR r IN
-        SELECT n.ord, n.id, n.queue, i.status, i.id AS other, i.state, i.attempt, i.result
-        FROM unnest(a.ids, a.queues) WITH ORDINALITY AS n (id, queue, ord)
-        LEFT JOIN insert_v1(
-            NULL, v_queues, a.ids, ARRAY(SELECT array_position(v_queues, q)::smallint FROM unnest(a.queues) AS q), a.tasks,
-            a.tenants, a.keys, a.priorities, a.delays, a.run_ats, a.expires, a.max_attempts, a.timeouts, a.result_ttls,
-            a.headers, a.reply_tos, a.hold_failed, CASE WHEN a.grouped > 0 THEN a.groups END, a.parameters, a.vm_states,
-            a.metadatas, a.blobs, true, true
-        ) AS i ON i.ord = n.ord
-        ORDER BY n.ord
+        SELECT n.ordinality AS ord, n.id, v_names[n.queue] AS queue, i.status, i.id AS other, i.state, i.attempt, i.result
+        FROM unnest(v_rows) WITH ORDINALITY AS n
+        LEFT JOIN insert_v1(NULL, v_names, v_rows, true, true) AS i ON i.ord = n.ordinality
+        ORDER BY n.ordinality
     LOOP
         IF p_strict AND r.status = 4 THEN
             RAISE EXCEPTION 'job %: as many jobs wait as queue "%", or the store, takes; nothing was stored', r.ord, r.queue
@@ -441,7 +433,7 @@ BEGIN
             (ARRAY['available', 'running', 'paused', 'completed', 'cancelled', 'failed'])[r.state + 1], 'available'
         );
         attempt := coalesce(r.attempt, 0);
-        result := CASE WHEN r.status = 4 THEN NULL ELSE r.result END;
+        result := r.result;
         RETURN NEXT;
         IF r.status IS NULL AND r.queue <> ALL (v_woken) THEN
             v_woken := v_woken || r.queue;

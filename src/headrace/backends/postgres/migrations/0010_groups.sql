@@ -197,22 +197,18 @@ BEGIN
 END $$;
 
 -- New jobs stand in line; have their groups called.
-CREATE FUNCTION call_inserted(p_qids integer[], p_ids uuid[], p_queues smallint[], p_groups text[], p_bound boolean)
-RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION call_inserted(p_qids integer[], p_rows job_row[], p_bound boolean) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_qids integer[];
     v_gids bigint[];
     v_ids uuid[];
     v_ords integer[];
 BEGIN
-    IF p_groups IS NULL THEN
-        RETURN;
-    END IF;
     SELECT array_agg(g.qid ORDER BY g.ord), array_agg(gid_of(g.qid, g.name) ORDER BY g.ord), array_agg(g.id ORDER BY g.ord),
         array_agg(g.ord::integer ORDER BY g.ord)
     INTO v_qids, v_gids, v_ids, v_ords FROM (
-        SELECT p_qids[n.queue] AS qid, n.name, n.id, n.ord
-        FROM unnest(p_queues, p_groups, p_ids) WITH ORDINALITY AS n (queue, name, id, ord) WHERE n.name IS NOT NULL
+        SELECT p_qids[n.queue] AS qid, n.group_name AS name, n.id, n.ordinality AS ord
+        FROM unnest(p_rows) WITH ORDINALITY AS n WHERE n.group_name IS NOT NULL
     ) AS g;
     IF v_gids IS NULL THEN
         RETURN;

@@ -15,8 +15,7 @@ END $$;
 -- become a job takes up none. Those who do not last go one after the other. ``rooms``: by queue, where there is none, as two
 -- bigints: how many may wait, and how many do; in the store, if that is full, and then a byte follows.
 CREATE FUNCTION fitting(
-    p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_keys text[], p_hold_failed boolean[], p_bound boolean,
-    OUT fit integer[], OUT rooms bytea[]
+    p_now bigint, p_qids integer[], p_rows job_row[], p_bound boolean, OUT fit integer[], OUT rooms bytea[]
 ) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
@@ -57,18 +56,18 @@ BEGIN
         PERFORM fold_deltas();
     END IF;
     SELECT bool_or(c.jobs > v_rooms[c.queue]) OR sum(c.jobs) > v_room INTO v_full
-    FROM (SELECT n.queue, count(*) AS jobs FROM unnest(p_queues) AS n (queue) GROUP BY n.queue) AS c;
+    FROM (SELECT n.queue, count(*) AS jobs FROM unnest(p_rows) AS n GROUP BY n.queue) AS c;
     IF v_full IS NOT TRUE THEN
         RETURN;
     END IF;
     FOR r IN
         SELECT
-            n.ord::integer AS ord, n.id, n.queue, n.queue || ' ' || n.key AS key,
+            n.ordinality::integer AS ord, n.id, n.queue, n.queue || ' ' || n.key AS key,
             EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = n.id) OR EXISTS (  -- jobs_pkey, keys_pkey
                 SELECT 1 FROM keys AS k WHERE k.qid = p_qids[n.queue] AND k.key = n.key
-                    AND (k.held_until IS NULL OR k.held_until > p_now OR (k.failed AND n.hold))
+                    AND (k.held_until IS NULL OR k.held_until > p_now OR (k.failed AND n.hold_failed))
             ) AS known
-        FROM unnest(p_ids, p_queues, p_keys, p_hold_failed) WITH ORDINALITY AS n (id, queue, key, hold, ord) ORDER BY n.ord
+        FROM unnest(p_rows) WITH ORDINALITY AS n ORDER BY n.ordinality
     LOOP
         IF r.known OR r.id = ANY (v_ids) OR r.key = ANY (v_keys) THEN
             v_some := v_some || r.ord;
@@ -80,7 +79,7 @@ BEGIN
             v_keys := v_keys || r.key;
         END IF;
     END LOOP;
-    IF cardinality(v_some) = cardinality(p_ids) THEN
+    IF cardinality(v_some) = cardinality(p_rows) THEN
         RETURN;
     END IF;
     fit := v_some;

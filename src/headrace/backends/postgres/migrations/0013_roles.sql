@@ -60,14 +60,34 @@ BEGIN
         HINT = 'headrace migrate grant producer ROLE --tenant NAME, once for each tenant that it is to have';
 END $$;
 
--- The keys of a confined role are those of its tenants alone: it can neither take nor probe those of others.
-CREATE FUNCTION own_keys(p_tenants text[], p_keys text[]) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+-- The rows of a confined role, checked: they are of its tenants, within ten years, as clients say, and for the queues that it
+-- names. Their keys become those of their tenants alone: it can neither take nor probe those of others.
+CREATE FUNCTION own_rows(p_mine text[], p_names text[], p_rows job_row[]) RETURNS job_row[]
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c_long CONSTANT bigint := 316224000000000;
+    v_now CONSTANT bigint := now_us();
+    v_rows job_row[] := '{}';
+    r job_row;
 BEGIN
-    PERFORM refuse(format('key: expected at most 1024 bytes in UTF-8, got %s', octet_length(k)))
-    FROM unnest(p_keys) AS k WHERE octet_length(k) > 1024;
-    RETURN CASE WHEN p_keys IS NOT NULL THEN ARRAY(
-        SELECT key_scope(n.tenant) || n.key FROM unnest(p_tenants, p_keys) WITH ORDINALITY AS n (tenant, key, ord) ORDER BY n.ord
-    ) END;
+    IF (cardinality(p_names) <= cardinality(p_rows)) IS NOT TRUE THEN
+        PERFORM refuse(format('expected at most as many queues as jobs, got %s for %s', cardinality(p_names), cardinality(p_rows)));
+    END IF;
+    FOREACH r IN ARRAY p_rows LOOP
+        IF (r.tenant = ANY (p_mine)) IS NOT TRUE THEN
+            PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), r.tenant));
+        ELSIF octet_length(r.key) > 1024 THEN
+            PERFORM refuse(format('key: expected at most 1024 bytes in UTF-8, got %s', octet_length(r.key)));
+        ELSIF greatest(r.delay, r.run_at - CASE WHEN r.run_at > 0 THEN v_now ELSE 0 END, r.expires, r.timeout, r.result_ttl) > c_long THEN
+            PERFORM refuse(format('%s: expected at most ten years, got %s microseconds', n.name, n.value)) FROM (
+                VALUES ('delay', r.delay), ('run_at', greatest(r.run_at, 0) - v_now), ('expires', r.expires), ('timeout', r.timeout),
+                    ('result_ttl', r.result_ttl)
+            ) AS n (name, value) WHERE n.value > c_long LIMIT 1;
+        END IF;
+        r.key := key_scope(r.tenant) || r.key;
+        v_rows := v_rows || r;
+    END LOOP;
+    RETURN v_rows;
 END $$;
 
 -- A key or the name of a schedule, as a role sees it that is confined to these tenants.
@@ -80,52 +100,21 @@ $$;
 -- ``insert_v1`` for a role that is confined. It may not be more than fit, nor does it say when groups are called: its transaction may last
 -- for as long as it likes, so nothing is locked that others wait for.
 CREATE FUNCTION own_insert_v1(
-    p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
-    p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
-    p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[], p_hold_failed boolean[],
-    p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[],
-    p_gated boolean DEFAULT false, p_bound boolean DEFAULT false, p_calls boolean DEFAULT true, p_new boolean DEFAULT false
-) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
+    p_at bigint, p_names text[], p_rows job_row[], p_gated boolean DEFAULT false, p_bound boolean DEFAULT false,
+    p_calls boolean DEFAULT true, p_new boolean DEFAULT false
+) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
     v_mine CONSTANT text[] := own_tenants();
 BEGIN
-    PERFORM check_rows(v_mine, p_names, p_ids, p_tenants, p_delays, p_run_ats, p_expires, p_timeouts, p_result_ttls);
-    FOR ord, status, id, state, attempt, result IN
-        SELECT * FROM insert_v1(
-            NULL, p_names, p_ids, p_queues, p_tasks, p_tenants, own_keys(p_tenants, p_keys), p_priorities, p_delays, p_run_ats,
-            p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
-            p_parameters, p_vm_states, p_metadatas, p_blobs, true, true, p_new => p_new
-        )
+    FOR ord, status, id, state, attempt, result, room IN
+        SELECT * FROM insert_v1(NULL, p_names, own_rows(v_mine, p_names, p_rows), true, true, p_new => p_new)
     LOOP
         PERFORM check_own(id, v_mine);
-        IF status = 4 THEN
-            result := NULL;  -- how many wait is not for it to know
-        END IF;
+        room := NULL;  -- how many wait is not for it to know
         RETURN NEXT;
     END LOOP;
-END $$;
-
--- Rows of a confined role are of its tenants, within ten years, as clients say, and for the queues that it names.
-CREATE FUNCTION check_rows(
-    p_mine text[], p_names text[], p_ids uuid[], p_tenants text[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[],
-    p_timeouts bigint[], p_result_ttls bigint[]
-) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-DECLARE
-    c_long CONSTANT bigint := 316224000000000;
-    v_now CONSTANT bigint := now_us();
-BEGIN
-    PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), t))
-    FROM unnest(p_tenants) AS t WHERE (t = ANY (p_mine)) IS NOT TRUE LIMIT 1;
-    PERFORM refuse(format('%s: expected at most ten years, got %s microseconds', n.name, n.value)) FROM (
-        SELECT 'delay', v FROM unnest(p_delays) AS v UNION ALL SELECT 'run_at', v - v_now FROM unnest(p_run_ats) AS v WHERE v > 0
-        UNION ALL SELECT 'expires', v FROM unnest(p_expires) AS v UNION ALL SELECT 'timeout', v FROM unnest(p_timeouts) AS v
-        UNION ALL SELECT 'result_ttl', v FROM unnest(p_result_ttls) AS v
-    ) AS n (name, value) WHERE n.value > c_long LIMIT 1;
-    IF cardinality(p_names) > cardinality(p_ids) THEN
-        PERFORM refuse(format('expected at most as many queues as jobs, got %s for %s', cardinality(p_names), cardinality(p_ids)));
-    END IF;
 END $$;
 
 -- An answer about somebody else's job is none.
@@ -201,30 +190,22 @@ $$;
 -- ``fetch_v1`` for a role that is confined. Of several jobs that have one key, the first.
 CREATE FUNCTION own_fetch_v1(
     p_at bigint, p_ids uuid[], p_queues text[], p_keys text[], p_want smallint, p_error boolean, p_result boolean
-) RETURNS TABLE (
-    ord integer, now bigint, id uuid, queue text, task text, state smallint, tenant text, key text, priority smallint,
-    run_at bigint, enqueued_at bigint, expires_at bigint, finished_at bigint, epoch bigint, attempt integer, lost integer,
-    max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, worker text, lease_until bigint, cancel boolean,
-    reason text, held_until bigint, error bytea, result bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea,
-    group_name text
-) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+) RETURNS SETOF record_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_mine CONSTANT text[] := own_tenants();
+    r record_row;
 BEGIN
-    RETURN QUERY
-    SELECT
-        f.ord, f.now, f.id, f.queue, f.task, f.state, f.tenant, unscoped(v_mine, f.key), f.priority, f.run_at, f.enqueued_at,
-        f.expires_at, f.finished_at, f.epoch, f.attempt, f.lost, f.max_attempts, f.timeout, f.result_ttl, f.headers, f.worker,
-        f.lease_until, f.cancel, f.reason, f.held_until, f.error, f.result, f.parameters, f.vm_state, f.metadata, f.blob,
-        f.group_name
-    FROM fetch_v1(
-        p_at, p_ids || ARRAY(
-            SELECT (SELECT x.id FROM own_named(v_mine, ARRAY[n.queue], ARRAY[n.key]) AS x LIMIT 1)
-            FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord) ORDER BY n.ord
-        ), '{}', '{}', p_want, p_error, p_result
-    ) AS f
-    WHERE f.tenant = ANY (v_mine) ORDER BY f.ord;
+    FOR r IN
+        SELECT f.* FROM fetch_v1(
+            p_at, p_ids || ARRAY(
+                SELECT (SELECT x.id FROM own_named(v_mine, ARRAY[n.queue], ARRAY[n.key]) AS x LIMIT 1)
+                FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord) ORDER BY n.ord
+            ), '{}', '{}', p_want, p_error, p_result
+        ) AS f WHERE f.tenant = ANY (v_mine) ORDER BY f.ord
+    LOOP
+        r.key := unscoped(v_mine, r.key);
+        RETURN NEXT r;
+    END LOOP;
 END $$;
 
 -- ``matching_v1`` for a role that is confined. Tenants are asked for one by one: a bound on the number of jobs must hold

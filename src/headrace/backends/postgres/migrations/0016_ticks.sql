@@ -48,16 +48,39 @@ LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     )::claim_row
 $$;
 
+-- Lock the schedules of several plans, and what may be cancelled, in the order in which everybody does that. Part of ``plan_v1``.
+CREATE FUNCTION lock_plans(p_names text[], p_versions bigint[], p_ticks integer[], t_overlaps smallint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_tick integer := 0;
+    v_cancelling text[] := '{}';
+BEGIN
+    PERFORM 1 FROM (SELECT DISTINCT n.name FROM unnest(p_names, p_versions) AS n (name, version) WHERE n.version IS NULL) AS n
+    JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a;  -- agenda_pkey
+    PERFORM 1 FROM (SELECT DISTINCT n FROM unnest(p_names) AS n) AS n (name)  -- agenda_pkey
+    JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a SKIP LOCKED;
+    IF 2 = ANY (t_overlaps) THEN
+        -- What may be cancelled is locked in the order in which everybody does that.
+        FOR i IN 1..cardinality(p_names) LOOP
+            IF 2 = ANY (t_overlaps[v_tick + 1:v_tick + p_ticks[i]]) THEN
+                v_cancelling := v_cancelling || p_names[i];
+            END IF;
+            v_tick := v_tick + p_ticks[i];
+        END LOOP;
+        PERFORM lock_keys(array_agg(n.id), array_agg((find_place(n.id)).qid)) FROM (
+            SELECT DISTINCT a.last_job FROM unnest(v_cancelling) AS c (name)
+            JOIN agenda AS a ON a.name = ANY (ARRAY[c.name]) WHERE a.last_job IS NOT NULL ORDER BY a.last_job
+        ) AS n (id) WHERE try_waiting(n.id);
+    END IF;
+END $$;
+
 -- Carry out plans, in order. ``p_ticks`` says how many ticks each has; ``t_fires``, which of all ticks have a job, and these
--- are the rows ``s_…``; ``t_overlaps``: 0 allow, 1 skip, 2 cancel. Groups are left to be looked at, as
+-- are ``p_rows``, for ``p_queues``; ``t_overlaps``: 0 allow, 1 skip, 2 cancel. Groups are left to be looked at, as
 -- this goes step by step. Answers rows of kind 4, 7, 8 and 9.
 CREATE FUNCTION plan_v1(
     p_at bigint, p_names text[], p_uids uuid[], p_versions bigint[], p_slots bigint[], p_look_ats bigint[], p_ticks integer[],
     t_slots bigint[], t_run_ats bigint[], t_counts integer[], t_overlaps smallint[], t_fires boolean[],
-    s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
-    s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
-    s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[]
+    p_queues text[], p_rows job_row[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan
@@ -68,7 +91,7 @@ DECLARE
     v_row integer := 0;  -- the row of the last one that has any
     v_some integer[] := '{}';  -- rows that are to be jobs, and their ids
     v_some_ids uuid[] := '{}';
-    v_cancelling text[] := '{}';
+    v_keyed CONSTANT boolean := EXISTS (SELECT 1 FROM unnest(p_rows) AS n WHERE n.key IS NOT NULL);
     v_count integer := 0;
     v_fired integer;
     v_alive boolean;
@@ -78,7 +101,7 @@ DECLARE
     s agenda;
 BEGIN
     IF (SELECT coalesce(sum(n), 0) FROM unnest(p_ticks) AS n WHERE n >= 0) <> cardinality(t_slots)
-        OR cardinality(t_fires) <> cardinality(t_slots) OR cardinality(array_positions(t_fires, true)) <> cardinality(s_ids)
+        OR cardinality(t_fires) <> cardinality(t_slots) OR cardinality(array_positions(t_fires, true)) <> cardinality(p_rows)
     THEN
         PERFORM refuse('expected as many slots as the plans have, and a job for each that fires');
     END IF;
@@ -87,24 +110,7 @@ BEGIN
         UNION ALL SELECT 'count', v, 1, 2147483647 FROM unnest(t_counts) AS v
     ) AS x (what, got, least, most) WHERE x.got NOT BETWEEN x.least AND x.most LIMIT 1;
     IF cardinality(p_names) > 1 THEN
-        PERFORM 1 FROM (SELECT DISTINCT n.name FROM unnest(p_names, p_versions) AS n (name, version) WHERE n.version IS NULL) AS n
-        JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a;  -- agenda_pkey
-        PERFORM 1 FROM (SELECT DISTINCT n FROM unnest(p_names) AS n) AS n (name)  -- agenda_pkey
-        JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a SKIP LOCKED;
-        IF 2 = ANY (t_overlaps) THEN
-            -- What may be cancelled is locked in the order in which everybody does that.
-            FOR i IN 1..cardinality(p_names) LOOP
-                IF 2 = ANY (t_overlaps[v_tick + 1:v_tick + p_ticks[i]]) THEN
-                    v_cancelling := v_cancelling || p_names[i];
-                END IF;
-                v_tick := v_tick + p_ticks[i];
-            END LOOP;
-            v_tick := 0;
-            PERFORM lock_keys(array_agg(n.id), array_agg((find_place(n.id)).qid)) FROM (
-                SELECT DISTINCT a.last_job FROM unnest(v_cancelling) AS c (name)
-                JOIN agenda AS a ON a.name = ANY (ARRAY[c.name]) WHERE a.last_job IS NOT NULL ORDER BY a.last_job
-            ) AS n (id) WHERE try_waiting(n.id);
-        END IF;
+        PERFORM lock_plans(p_names, p_versions, p_ticks, t_overlaps);
     END IF;
     FOR i IN 1..cardinality(p_names) LOOP
         IF p_versions[i] IS NULL THEN  -- agenda_pkey
@@ -127,11 +133,7 @@ BEGIN
             v_alive := false;
             IF t_fires[t] AND t_overlaps[t] > 0 AND s.last_job IS NOT NULL THEN
                 IF s.last_job = ANY (v_some_ids) THEN
-                    PERFORM insert_some(
-                        v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays,
-                        s_run_ats, s_expires, s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos,
-                        s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas, s_blobs, true
-                    );
+                    PERFORM insert_some(v_some, v_now, p_queues, p_rows, true);
                     v_some := '{}';
                     v_some_ids := '{}';
                 END IF;
@@ -140,7 +142,7 @@ BEGIN
             v_skips := v_alive AND t_overlaps[t] = 1;
             INSERT INTO ticks AS k (slot, run_at, planned_at, uid, job, count, outcome)  -- ticks_pkey
             VALUES (
-                t_slots[t], t_run_ats[t], v_now, s.uid, CASE WHEN t_fires[t] AND NOT v_skips THEN s_ids[v_row] END, t_counts[t],
+                t_slots[t], t_run_ats[t], v_now, s.uid, CASE WHEN t_fires[t] AND NOT v_skips THEN (p_rows[v_row]).id END, t_counts[t],
                 CASE WHEN NOT t_fires[t] THEN 2 WHEN v_skips THEN 1 ELSE 0 END
             ) ON CONFLICT ON CONSTRAINT ticks_pkey DO UPDATE SET run_at = excluded.run_at, planned_at = excluded.planned_at,
                 job = excluded.job, count = excluded.count, outcome = excluded.outcome, state = '', waited = NULL, ran = NULL
@@ -161,17 +163,13 @@ BEGIN
                 END IF;
                 v_fired := v_fired + 1;
                 v_some := v_some || v_row;
-                v_some_ids := v_some_ids || s_ids[v_row];
+                v_some_ids := v_some_ids || (p_rows[v_row]).id;
                 IF p_versions[i] IS NOT NULL THEN
                     s.last_slot := t_slots[t];
-                    s.last_job := s_ids[v_row];
+                    s.last_job := (p_rows[v_row]).id;
                 END IF;
-                IF s_keys IS NOT NULL THEN  -- which key is free depends on what was cancelled before
-                    PERFORM insert_some(
-                        v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays,
-                        s_run_ats, s_expires, s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos,
-                        s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas, s_blobs, true
-                    );
+                IF v_keyed THEN  -- which key is free depends on what was cancelled before
+                    PERFORM insert_some(v_some, v_now, p_queues, p_rows, true);
                     v_some := '{}';
                     v_some_ids := '{}';
                 END IF;
@@ -186,11 +184,7 @@ BEGIN
             UPDATE agenda AS a SET runs = a.runs + v_fired, version = a.version + 1 WHERE a.name = s.name;
         END IF;
     END LOOP;
-    PERFORM insert_some(
-        v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays, s_run_ats, s_expires,
-        s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos, s_hold_failed, s_groups, s_parameters, s_vm_states,
-        s_metadatas, s_blobs, true
-    );
+    PERFORM insert_some(v_some, v_now, p_queues, p_rows, true);
     IF v_count > 0 THEN
         INSERT INTO deltas (qid, state, jobs, bytes) VALUES (0, 6, v_count, v_count * 100);
     END IF;
@@ -200,32 +194,26 @@ END $$;
 CREATE FUNCTION own_plan_v1(
     p_at bigint, p_names text[], p_uids uuid[], p_versions bigint[], p_slots bigint[], p_look_ats bigint[], p_ticks integer[],
     t_slots bigint[], t_run_ats bigint[], t_counts integer[], t_overlaps smallint[], t_fires boolean[],
-    s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
-    s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
-    s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[]
+    p_queues text[], p_rows job_row[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_mine CONSTANT text[] := own_tenants();
     v_names CONSTANT text[] := ARRAY(
         SELECT own_schedule(v_mine, v_mine[1], n.name) FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) ORDER BY n.ord
     );
-    v_keys CONSTANT text[] := own_keys(s_tenants, s_keys);
+    v_rows CONSTANT job_row[] := own_rows(v_mine, p_queues, p_rows);
 BEGIN
-    PERFORM check_rows(v_mine, s_names, s_ids, s_tenants, s_delays, s_run_ats, s_expires, s_timeouts, s_result_ttls);
-    IF (fitting(now_us(), queue_ids(s_names), s_ids, s_queues, v_keys, s_hold_failed, true)).fit IS NOT NULL THEN
+    IF (fitting(now_us(), queue_ids(p_queues), v_rows, true)).fit IS NOT NULL THEN
         RAISE EXCEPTION 'as many jobs wait as the queue, or the store, takes; nothing was stored'
             USING ERRCODE = 'LL002', HINT = 'Try again when some have run, or have the depth of its policy raised.';
     END IF;
     RETURN QUERY SELECT * FROM plan_v1(
         NULL, v_names, p_uids, p_versions, p_slots, p_look_ats, p_ticks, t_slots, t_run_ats, t_counts, t_overlaps, t_fires,
-        s_names, s_ids, s_queues, s_tasks, s_tenants, v_keys, s_priorities, s_delays, s_run_ats, s_expires, s_max_attempts,
-        s_timeouts, s_result_ttls, s_headers, s_reply_tos, s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas,
-        s_blobs
+        p_queues, v_rows
     );
     -- What it named is locked by now, and its own, or nothing of this was.
     PERFORM check_own_schedule(v_mine, n, NULL) FROM unnest(v_names) AS n;
-    PERFORM check_own(n, v_mine) FROM unnest(s_ids) AS n;
+    PERFORM check_own(n.id, v_mine) FROM unnest(v_rows) AS n;
 END $$;
 
 -- What became of a schedule's slots, the latest first.

@@ -4,14 +4,10 @@
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: insert
-SELECT * FROM {schema}.insert_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true
-)
+SELECT * FROM {schema}.insert_v1(%b, %b, %b, true)
 
 -- name: insert_new
-SELECT * FROM {schema}.insert_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true, p_new => true
-)
+SELECT * FROM {schema}.insert_v1(%b, %b, %b, true, p_new => true)
 
 -- name: claim
 SELECT * FROM {schema}.claim_v1(
@@ -31,16 +27,10 @@ SELECT {schema}.seal_v1()
 SELECT * FROM {schema}.complete_v1(%b, %b, %b, %b, %b, %b, %b)
 
 -- name: finish
-SELECT * FROM {schema}.finish_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
-)
+SELECT * FROM {schema}.finish_v1(%b, %b, %b, %b)
 
 -- name: finish_and_claim
-SELECT * FROM {schema}.finish_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
-)
+SELECT * FROM {schema}.finish_v1(%b, %b, %b, %b)
 UNION ALL
 SELECT * FROM {schema}.claim_v1(
     %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b, %b
@@ -144,8 +134,7 @@ SELECT * FROM {schema}.due_v1(%b, %b::integer, %b::integer, %b::integer)
 
 -- name: plan
 SELECT * FROM {schema}.plan_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 
 -- name: history

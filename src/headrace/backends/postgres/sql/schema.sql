@@ -12,7 +12,12 @@ SELECT
         SELECT bool_and(p.proname = 'own_fetch_v1') FROM pg_catalog.pg_proc AS p
         JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
         WHERE n.nspname = {name} AND p.proname IN ('fetch_v1', 'own_fetch_v1') AND has_function_privilege(p.oid, 'EXECUTE')
-    ), false)
+    ), false),
+    (
+        SELECT jsonb_object_agg(t.typname, t.oid::bigint) FROM pg_catalog.pg_type AS t
+        JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace
+        WHERE n.nspname = {name} AND t.typname IN ('job_row', 'settlement_row')
+    )
 
 -- name: ledger
 SELECT version, name, applied_at FROM {schema}.migrations ORDER BY version
