@@ -216,16 +216,16 @@ async def test_a_listener_that_does_not_listen_delays_nobody(tmp_path: Path) -> 
         assert backend.hints is not None
         async with backend.hints.listen([f"inbox:{n}" for n in range(1_000)]) as hints, asyncio.timeout(PATIENCE):
             loop = asyncio.get_running_loop()
-            ear = next(iter(backend.hints._ears))
-            assert ear._socket is not None
-            loop.remove_reader(ear._socket)
+            listener = next(iter(backend.hints._own))
+            assert listener._socket is not None
+            loop.remove_reader(listener._socket)
             rows = [row(n, reply_to=f"{n % 1_000}") for n in range(2_000)]
             await backend.insert(rows)
             jobs = (await backend.claim(Claim("w", ("q",), 2_000, LEASE))).jobs
             for at in range(0, len(jobs), 200):
                 ended = [Settlement(j.id, j.epoch, "w", JobState.COMPLETED) for j in jobs[at : at + 200]]
                 await backend.finish(ended)
-            loop.add_reader(ear._socket, ear._hear)
+            loop.add_reader(listener._socket, listener._hear)
             assert (await anext(hints)).topic.startswith("inbox:")
     finally:
         await backend.close()

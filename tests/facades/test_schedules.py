@@ -396,7 +396,7 @@ async def test_what_is_planned_stays_when_the_interval_changes(store: Store) -> 
         ({"cron": "99 * * * *"}, ["cron", "minute"]),
         ({"cron": "@daily", "tz": "Europe/Nowhere"}, ["tz", "Europe/Nowhere"]),
         ({"jitter": 2}, ["jitter", "0 to 0.5"]),
-        ({"max_runs": 0}, ["max_runs", "at least 1"]),
+        ({"max_runs": 0}, ["max_runs", "from 1 to"]),
         ({"delivery": "at_most_once", "misfire": "all"}, ["misfire", "at_most_once"]),
     ],
     ids=str,
