@@ -54,7 +54,8 @@ class PayloadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Keep(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much is kept in one place. Whatever exceeds one of the three bounds is removed, oldest first."""
+    """How much is kept in one place. What exceeds one of the three bounds is removed: the oldest first; of dead letters
+    those of the tenants that have the most."""
 
     age: Length = "1d"
     count: int = 100_000

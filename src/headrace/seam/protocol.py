@@ -387,13 +387,13 @@ class Backend(Protocol):
         A new job wakes a sleeping tenant when it is due. A change of the policy, or of the pause of a task, wakes all
         tenants of the queue at once, full ones too. A change of one tenant's limit or pause wakes that tenant only.
 
-        So nobody waits behind a tenant or task that may not run, a heavy tenant is at most ``chunk`` jobs ahead of a
-        light one, and a newcomer gets neither more nor less than the others. ``next_in`` says when the first sleeping
-        tenant wakes or the queue's rate opens. A job that stops running sends a hint to ``queue:NAME`` where somebody
-        may wait for that: under ``running``, a running limit of its tenant, or ``holders``. Jobs that are not due wait
-        apart here too: a visit promotes a bounded number of its tenant's jobs, and a tenant with something due left
-        does not fall asleep. If very many jobs waited when the queue became governed, the claims that follow may bring
-        them into turns bit by bit, in their order.
+        So nobody waits behind a tenant or task that may not run, a heavy tenant is at most ``tenant_batch`` jobs ahead
+        of a light one, and a newcomer gets neither more nor less than the others. ``next_in`` says when the first
+        sleeping tenant wakes or the queue's rate opens. A job that stops running sends a hint to ``queue:NAME`` where
+        somebody may wait for that: under ``running``, a running limit of its tenant, or ``tenant_workers``. Jobs that
+        are not due wait apart here too: a visit promotes a bounded number of its tenant's jobs, and a tenant with
+        something due left does not fall asleep. If very many jobs waited when the queue became governed, the claims
+        that follow may bring them into turns bit by bit, in their order.
 
         **Several queues.** A claim takes from the queues in the order in which they are named. Each governed queue, and
         all others together, get an even share of the room (what is left, divided by the number of those still to come,
