@@ -379,8 +379,8 @@ class Backend(Protocol):
            ``running`` becomes full, until one of its jobs stops running. A tenant that is paused, or whose rate allows
            nothing, falls asleep until that ends.
         4. **Take.** The visit takes the tenant's first claimable jobs by ``(priority, run_at, id)``; with ``ageing``,
-           by ``(run_at + priority * ageing, id)``. It leaves out tasks that are paused or whose rate allows nothing.
-           The count rises by what was taken.
+           by ``(run_at + priority * ageing, id)``, where a store may look at the first 1,000 priorities only. It leaves
+           out tasks that are paused or whose rate allows nothing. The count rises by what was taken.
         5. **Rest.** A tenant with no eligible job left falls asleep: until its next job is due and the task of that job
            may run, or for good if there is none.
 
