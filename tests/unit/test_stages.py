@@ -270,6 +270,26 @@ class TestClaimer:
         assert claimer.empty.is_set()
         claimer.close()
 
+    async def test_a_burst_looks_again_when_its_last_job_was_settled_while_a_claim_was_under_way(self) -> None:
+        leases = Leases(10)
+        settler = Settler(leases, Observers(), Notes(None, SystemClock(), Random(1)), Bell())
+        runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
+        strays: Any = SimpleNamespace(stuck=False)
+        request = Claim("w", ("q",), 0, 10_000_000)
+        claimer = Claimer(request, leases, settler, runner, strays, Bell(), Random(1), slots=10, prefetch=0, poll=60.0)
+        claimer.burst = True
+        leases.grant([leased(1)], now=0)
+        settler.add(Settlement(b"\1" * 16, 1, "w", JobState.COMPLETED))
+        claimer.request(9, 0)
+        settler.answered(settler.take(10), [JobState.COMPLETED])
+        claimer.got(Claimed([]), 9, 0.0, 0.0)  # it looked before the job had ended
+        assert not claimer.empty.is_set()
+        assert claimer.want() == 10
+        claimer.request(10, 0)
+        claimer.got(Claimed([]), 10, 0.0, 0.0)
+        assert claimer.empty.is_set()
+        claimer.close()
+
 
 class TestSettler:
     async def test_the_answer_to_an_old_run_does_not_end_the_lease_of_a_new_one(self) -> None:
