@@ -325,6 +325,7 @@ def _take(
             cells = {} if parameters is None else {"parameters": parameters}
         if far is None:  # there is no such job
             raise Damaged
+        # The epoch is next_epoch's; its usual answer is given here, without a call for every job.
         jobs.append(Leased(
             job_id, queue, task, cells, now if -now < epoch < now else next_epoch(epoch, now), tenant, key, priority,
             run_at, enqueued_at, attempt, lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,
