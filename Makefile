@@ -3,14 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests wait for servers and leases as much as they compute, so there is one process more than cores.
-PROCESSES = $(shell $(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
+DEMO := .venv-demo
+# Tests wait for servers and leases as much as they compute, so there are two processes more than cores.
+PROCESSES = $(shell $(BIN)/python -c 'import os; print(os.cpu_count() + 2)')
 PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lint bench chaos docs format clean
+.PHONY: help demo setup check test test-all lint chromium pictures bench chaos docs format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -20,24 +21,38 @@ $(STAMP): pyproject.toml
 	@echo "== setting up $(VENV) (once, about a minute)"
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && \
-	  uv pip install --python $(BIN)/python -e '.[dev,fast,postgres,redis,testing]' --group project; \
+	  uv pip install --python $(BIN)/python -e '.[dev,fast,objects,postgres,redis,testing,vault,web]' --group project; \
 	else \
 	  $(PYTHON) -m venv $(VENV) && \
 	  $(BIN)/python -m pip install --disable-pip-version-check --upgrade 'pip>=25.1' && \
-	  $(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,fast,postgres,redis,testing]' --group project; \
+	  $(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,fast,objects,postgres,redis,testing,vault,web]' --group project; \
 	fi
 	@touch $@
 
-demo: $(STAMP) ## a small pipeline on SQLite; leaves a project in ./demo to play with
-	@$(BIN)/python examples/pipeline/run.py
+# The demo needs only the package itself, and gets a set-up of its own.
+$(DEMO)/.installed: pyproject.toml
+	@echo "== setting up $(DEMO) (once, some seconds)"
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv venv --quiet --allow-existing --python $(PYTHON) $(DEMO) && \
+	  uv pip install --quiet --python $(DEMO)/bin/python -e '.[dev,web]'; \
+	else \
+	  $(PYTHON) -m venv $(DEMO) && \
+	  $(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,web]'; \
+	fi
+	@touch $@
+
+demo: $(DEMO)/.installed ## what sets Headrace apart, in a minute on SQLite; leaves a project in ./demo to play with
+	@$(DEMO)/bin/python examples/pipeline/run.py
+
+setup: $(STAMP) ## install everything that development needs
 
 check: lint ## lint, types, import contracts, unit tests (no server, no process): in a minute
 	$(PYTEST) tests/unit
 
-test: lint ## lint and all tests, against real stores; of pairs, crash points, seeds and old servers, a sample
+test: lint chromium ## lint and all tests, against real stores; of pairs, crash points, seeds and old servers, a sample
 	$(PYTEST)
 
-test-all: lint ## the same without sampling
+test-all: lint chromium ## the same without sampling
 	$(PYTEST) --all
 
 lint: $(STAMP)
@@ -46,8 +61,16 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The dashboard is tested in a real browser: one that is there, or the distribution's, or Playwright's.
+chromium: $(STAMP)
+	@$(BIN)/python -m tests.chromium
+
+pictures: $(STAMP) chromium ## draw the docs' pictures of the dashboard anew
+	HEADRACE_PICTURES=docs/howto/pictures $(BIN)/python -m pytest -q -p no:randomly tests/dashboard/test_pages.py
+
 bench: $(STAMP) ## compare with other libraries and with the bare driver
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.studies.hot --plot docs/explain/pictures/hot.svg
 
 chaos: $(STAMP) ## kill workers under load, and check that nothing was lost
 	$(BIN)/python -m chaos
@@ -60,4 +83,4 @@ format: $(STAMP) ## rewrite the code in the house format
 	$(BIN)/ruff format .
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEMO) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

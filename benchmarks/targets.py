@@ -131,6 +131,47 @@ def _valkey() -> list[Target]:
     ]
 
 
+@dataclass(frozen=True)
+class _Single:
+    """What one job by itself may take: to be stored, to be picked up, and to be answered."""
+
+    store: str
+    ours: str
+    peers: tuple[str, ...]
+    sync_peers: tuple[str, ...]
+    bare: str
+    pickup: float
+    reply: float
+
+    def targets(self) -> list[Target]:
+        """All of one store; the best peer is the best that makes jobs as durable."""
+        ours, sync = self.ours, f"headrace-{self.store}-sync"
+        peers, sync_peers = ([(name, "enqueue") for name in names] for names in (self.peers, self.sync_peers))
+        return [
+            Target("one enqueue against the best peer", ours, "enqueue", 1, against=tuple(peers)),
+            Target(
+                "CPU of one enqueue against the bare driver", ours, "enqueue_cpu", 1.3, at_least=False,
+                against=((self.bare, "enqueue_cpu"),),
+            ),
+            Target("one blocking enqueue against an awaited one", sync, "enqueue", 0.9, against=((ours, "enqueue"),)),
+            Target("one blocking enqueue against the best peer", sync, "enqueue", 1, against=tuple(sync_peers)),
+            Target("one pick-up p50, ms", ours, "pickup_p50", self.pickup, at_least=False),
+            Target("one reply p50, ms", ours, "reply_p50", self.reply, at_least=False),
+        ]  # fmt: skip
+
+
+_SQLITE_PEERS = ("litequeue-full", "huey-sqlite")
+_POSTGRES_PEERS = ("pgqueuer", "awa", "chancy", "procrastinate")
+_VALKEY_PEERS = ("huey-valkey", "dramatiq", "celery", "rq")
+_SINGLE = (
+    _Single("sqlite", "headrace-sqlite-full", _SQLITE_PEERS, _SQLITE_PEERS, "bare-sqlite-full", 1.2, 1.5),
+    _Single("postgres", "headrace-postgres", _POSTGRES_PEERS, ("chancy", "procrastinate"), "bare-postgres", 2.5, 3.5),
+    _Single(
+        "valkey", "headrace-valkey", (*_VALKEY_PEERS, "taskiq-list", "taskiq-stream", "arq"), _VALKEY_PEERS,
+        "bare-valkey", 1.2, 1.2,
+    ),
+)  # fmt: skip
+
 TARGETS: tuple[Target, ...] = (
     Target("no-op async jobs per second on memory", "headrace-memory", "drain", 40_000),
     Target("CPU per no-op job on memory, µs", "headrace-memory", "drain_cpu", 25, at_least=False),
@@ -141,7 +182,16 @@ TARGETS: tuple[Target, ...] = (
     *_sqlite("normal"),
     *_postgres(),
     *_valkey(),
-)
+    *(target for single in _SINGLE for target in single.targets()),
+    Target(
+        "drain against litequeue at its best depth", "headrace-sqlite-full", "drain", 6,
+        against=(("litequeue", "drain"), ("litequeue", "drain_shallow")),
+    ),
+    Target("server CPU per drained job, µs", "headrace-postgres", "drain_server_cpu", 20, at_least=False),
+    Target("worker CPU per drained job, µs", "headrace-postgres", "drain_cpu", 9, at_least=False),
+    Target("drain against Dramatiq, one process", "headrace-valkey", "drain", 10, against=(("dramatiq", "drain"),)),
+    Target("worker CPU per no-op job on memory, µs", "headrace-memory", "drain_cpu", 10, at_least=False),
+)  # fmt: skip
 
 
 def verdicts(run: Run, targets: Iterable[Target] = TARGETS) -> list[Verdict]:

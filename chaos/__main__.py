@@ -14,14 +14,19 @@ from typing import Any
 
 from chaos import (
     crash_after_claim,
+    crash_objects,
+    disk_full,
     freeze_workers,
     fsync_window,
     hang_store,
     impatient_callers,
+    kill_archivers,
     kill_holders,
     kill_planners,
     kill_server,
     kill_workers,
+    lose_windows,
+    objects_away,
     passing_errors,
     poison,
 )
@@ -40,6 +45,11 @@ SCENARIOS = {
     "kill_holders": STORES,
     "passing_errors": ("postgres",),
     "impatient_callers": ("postgres",),
+    "crash_objects": STORES,
+    "objects_away": STORES,
+    "disk_full": STORES,
+    "kill_archivers": STORES,
+    "lose_windows": ("streams",),
 }
 """On which stores each is run."""
 
@@ -50,7 +60,7 @@ Scenario = Callable[[Path], Coroutine[Any, Any, Outcome]]
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("scenario", nargs="*", default=list(SCENARIOS), help=f"of {', '.join(SCENARIOS)}; default: all")
-    parser.add_argument("--store", choices=STORES, action="append", help="may be repeated; default: all")
+    parser.add_argument("--store", choices=(*STORES, "streams"), action="append", help="may be repeated; default: all")
     parser.add_argument(
         "--jobs", type=int, default=50_000, help="of kill_workers and kill_holders; poison has a fifth of them"
     )
@@ -58,6 +68,8 @@ def main() -> int:
     parser.add_argument("--freezes", type=int, default=10)
     parser.add_argument("--hangs", type=int, default=4)
     parser.add_argument("--cuts", type=int, default=10, help="of the power")
+    parser.add_argument("--crashes", type=int, default=200, help="at each step of crash_objects")
+    parser.add_argument("--away", type=float, default=60.0, help="seconds, in objects_away")
     parser.add_argument("--processes", type=int, help="default 8; 4 where the server goes or workers are stopped")
     parser.add_argument("--lease", type=float, help="seconds; a slow machine needs long ones")
     parser.add_argument("--tenants", type=int, default=1_000)
@@ -69,7 +81,7 @@ def main() -> int:
     good = True
     for name in given.scenario:
         for store in SCENARIOS[name]:
-            if store not in (given.store or STORES):
+            if store not in (given.store or (*STORES, "streams")):
                 continue
             for scenario in _scenarios(name, store, given):
                 with tempfile.TemporaryDirectory() as folder:
@@ -82,6 +94,8 @@ def main() -> int:
 
 def _scenarios(name: str, store: str, given: argparse.Namespace) -> list[Scenario]:
     """One for each way of the scenario on that store."""
+    if name == "disk_full":
+        return [partial(disk_full.run, seed=given.seed, backend=store, way=way) for way in disk_full.WAYS[store]]
     if name != "hang_store":
         return [partial(_scenario, name, store, given)]
     common = {"seed": given.seed, "processes": given.processes or 2} | ({"lease": given.lease} if given.lease else {})
@@ -111,6 +125,14 @@ def _scenario(name: str, store: str, given: argparse.Namespace, folder: Path) ->
             return kill_planners.run(
                 folder, schedules=given.schedules, interval=60.0, seconds=180.0, pause=10.0, backend=store, **few
             )
+        case "crash_objects":
+            return crash_objects.run(folder, crashes=given.crashes, seed=given.seed, backend=store)
+        case "objects_away":
+            return objects_away.run(folder, away=given.away, seed=given.seed, backend=store)
+        case "kill_archivers":
+            return kill_archivers.run(folder, deaths=given.kills or 100, seed=given.seed, backend=store)
+        case "lose_windows":
+            return lose_windows.run(folder, rounds=given.kills or 10, **few)
         case "passing_errors":
             return passing_errors.run(folder, **common, processes=given.processes or 2)
         case "impatient_callers":

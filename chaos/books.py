@@ -32,7 +32,7 @@ async def disagreements(app: App) -> list[str]:
     counted = {
         (queue.queue, state): getattr(queue, number) for queue in stats.queues for state, number in _NUMBERS.items()
     }
-    kept = {place.place: place.count for place in stats.places}
+    kept = {one.target: one.count for one in stats.kept}
     ended = {state: sum(count for (_, of), count in listed.items() if of == state) for state in kept}
     said = (
         (found != len(ids), f"of {len(ids)} jobs that are listed, {found} are there"),

@@ -12,7 +12,7 @@ from psycopg import AsyncConnection, sql
 
 FLICKER = 0.25
 """Seconds between a change and its end, where one comes and goes several times."""
-_PASSED_ON = ("turn_v1", "complete_v1", "finish_v1", "insert_v1", "renew_v1")
+_PASSED_ON = ("complete_and_claim_v1", "complete_v1", "finish_v1", "insert_v1", "renew_v1")
 """What workers and producers call all the time."""
 _BODY = re.compile(r"LANGUAGE \w+(.*)AS \$function\$.*\$function\$", re.DOTALL)
 
@@ -142,9 +142,9 @@ async def plans_change(server: Server, lasting: float) -> None:
     """0A000: what a function answers gets another shape, and its old one again; every session remembers the first."""
     [[columns]] = await server.do(
         "SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum)"
-        " FROM pg_attribute WHERE attrelid = 'headrace.claim_row'::regclass AND attnum > 0"
+        " FROM pg_attribute WHERE attrelid = 'headrace.answer'::regclass AND attnum > 0"
     )
-    functions = [one for one in await server.functions() if re.search(r"SETOF (headrace\.)?claim_row", one.made_by)]
+    functions = [one for one in await server.functions() if re.search(r"SETOF (headrace\.)?answer", one.made_by)]
 
     async def widen() -> None:
         for one in functions:

@@ -25,6 +25,8 @@ _SESSION_STATE = re.compile(
     |\bset_config\s*\([^()]*,\s*false\s*\)""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
+_GIVEN_BACK = re.compile(r"pg_try_advisory_lock\(([^()]*)\) AND pg_advisory_unlock\(\1\)")
+"""A lock that is let go where it was taken."""
 _RESIDUE = b"""
 SELECT 'prepared statement ' || name FROM pg_prepared_statements
 UNION ALL SELECT 'LISTEN ' || c FROM pg_listening_channels() AS c
@@ -179,7 +181,7 @@ class Pooler:
         else:
             return
         statement = text.rstrip(b"\0").decode()
-        if _SESSION_STATE.search(statement):
+        if _SESSION_STATE.search(_GIVEN_BACK.sub("", statement)):
             self.session_state.append(statement[:200])
 
 

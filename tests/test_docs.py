@@ -58,7 +58,7 @@ async def test_the_code_on_this_page_runs(page: Path, tmp_path: Path, monkeypatc
         text = text.replace(VALKEY, f"//127.0.0.1:{valkey.server().port}")
     names: dict[str, object] = {"__name__": "page"}
     for block in BLOCK.findall(text):
-        code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         waiting = eval(code, names)
         if inspect.isawaitable(waiting):
             await waiting

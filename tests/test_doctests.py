@@ -16,8 +16,8 @@ import pytest
 
 import headrace
 
-PRIVATE = ("headrace.cli", "headrace.testing.plugin")
-"""Not imported here: a program, and a plugin that pytest has loaded already."""
+PRIVATE = ("headrace.cli", "headrace.contrib.", "headrace.testing.plugin")
+"""Not imported here: a program, what needs a web framework that is set up, and a plugin that pytest has loaded."""
 
 FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
 

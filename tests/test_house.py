@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import headrace
+from headrace.seam.records import CARRIED, Leased, Record
 
 HOME = Path(headrace.__file__).parent
 LONGEST_FUNCTION = 60
@@ -35,3 +36,9 @@ def test_no_script_is_long() -> None:
     long = {name: lines for name, lines in lengths.items() if lines > LONGEST_SCRIPT}
     assert lengths
     assert not long, f"more than {LONGEST_SCRIPT} lines: split them into parts with names"
+
+
+def test_what_stores_carry_is_alike_in_all_records() -> None:
+    """Stores make these records by position."""
+    for fields in (Leased.__struct_fields__, Record.__struct_fields__):
+        assert fields[fields.index("lost") + 1 : fields.index("headers")] == CARRIED

@@ -14,6 +14,7 @@ from servers.valkey import Valkey
 
 from headrace.api.connection import open_backend
 from headrace.backends.redis import RedisBackend, parse
+from headrace.seam.parts import Part
 from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
@@ -26,7 +27,6 @@ from headrace.seam.records import (
     JobKey,
     Move,
     Pause,
-    Place,
     Reap,
     Reprioritise,
     Requeue,
@@ -34,9 +34,11 @@ from headrace.seam.records import (
     Resume,
     Selector,
     SweepClause,
+    SweepTarget,
     Watch,
 )
 from headrace.seam.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote, TickOutcome
+from headrace.seam.tracks import Check, Erase, Sheet, Write
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row, settle
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
 from headrace.types import JobState
@@ -129,10 +131,27 @@ async def every_operation(store: Backend) -> None:
     assert (await store.scan(Selector(queue="q"), page.after, 2)).records
     assert len((await store.stats()).queues) == 2
     await every_operation_on_ticks(store)
-    for place in Place:
+    await every_operation_on_tracks(store)
+    assert store.parts is not None
+    await store.parts.send([Part(job_id(1), 1, 1, b"p")], T0)
+    assert len(await store.parts.read(job_id(1), (0, 0))) == 1
+    for place in SweepTarget:
         for dry_run in (True, False):
-            await store.sweep(SweepClause(place=place, older_than=0, max_count=0, max_bytes=0, dry_run=dry_run))
+            await store.sweep(SweepClause(target=place, older_than=0, max_count=0, max_bytes=0, dry_run=dry_run))
     await store.renew(Beat("w1", "w1", ("q",), LEASE, leaving=True), T0)
+
+
+async def every_operation_on_tracks(store: Backend) -> None:
+    """Sheets of trackers that are written, read, due, changed and erased."""
+    tracks = store.tracks
+    assert tracks is not None
+    new = [Sheet(tier="hourly", low=low, version=1, due_at=T0, subjects=1, content=b"s") for low in (0, 10)]
+    assert await tracks.write("t", [Write(one, 0) for one in new], T0)
+    assert (await tracks.read("t", [("hourly", 11)], T0)).sheets == new[1:]
+    assert (await tracks.walk("t", "hourly", 0, 10, T0)).sheets == new
+    assert len((await tracks.due("t", 10, SECOND, T0)).sheets) == 2
+    assert [one.subjects for one in await tracks.tally("t")] == [2]
+    assert await tracks.write("t", [Check("hourly", 0, 1), Erase("hourly", 10, 1)], T0)
 
 
 async def every_operation_on_ticks(store: Backend) -> None:
@@ -162,5 +181,5 @@ async def every_operation_on_ticks(store: Backend) -> None:
     await ticks.note([TickNote(uid(0), T0, "completed", 1, 2), TickNote(uid(9), T0, "failed", 0, 0)], T0)
     assert [tick.state for tick in await ticks.history(uid(0), T0 + 1, 1)] == ["completed"]
     assert await ticks.save([Drop("s000000", 5)], T0) == [True]
-    place = SweepClause(place=Place.TICKS, max_count=5)
+    place = SweepClause(target=SweepTarget.TICKS, max_count=5)
     assert (await store.sweep(place, T0)).kept == 5

@@ -35,6 +35,8 @@ OUTPUT = HOME / "claimers.jsonl"
 _LEASE = 600_000_000
 _WARM = 8
 _FILL = 1_000
+_LIMIT = 600.0
+"""Seconds that the others wait for one that has failed."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def _measure(store: Fresh, plan: Plan, governed: bool, batch: int) -> Cell:
     store.settle()
     fork = multiprocessing.get_context("fork")
     told: Queue[tuple[int, ...]] = fork.Queue()
-    gate = fork.Barrier(plan.processes + 1)
+    gate = fork.Barrier(plan.processes + 1, timeout=_LIMIT)
     shares = [[f"h{n}" for n in range(start, plan.claimers, plan.processes)] for start in range(plan.processes)]
     children = [
         fork.Process(target=_child, args=(store.url, names, batch, plan.seconds, told, gate)) for names in shares
@@ -149,7 +151,7 @@ def _measure(store: Fresh, plan: Plan, governed: bool, batch: int) -> Cell:
     gate.wait()
     cpu = store.cpu()
     gate.wait()
-    jobs, used, took = zip(*(told.get() for _ in children), strict=True)
+    jobs, used, took = zip(*(told.get(timeout=_LIMIT) for _ in children), strict=True)
     cpu = store.cpu() - cpu
     gate.wait()
     for child in children:

@@ -24,13 +24,13 @@ from benchmarks.metrics.metric import percentile
 from benchmarks.results import HOME, aligned
 from benchmarks.studies.stores import fresh, keep
 from headrace.backends.postgres import PostgresBackend
-from headrace.seam.records import Claim, JobId, Place, Row, SweepClause
+from headrace.seam.records import Claim, JobId, Row, SweepClause, SweepTarget
 
 OUTPUT = HOME / "days.jsonl"
 FACTOR = 2.0
 _HOUR = 3_600_000_000
 _DAY = 24 * _HOUR
-_CLAUSE = [SweepClause(place=Place.COMPLETED, older_than=_DAY)]
+_CLAUSE = [SweepClause(target=SweepTarget.COMPLETED, older_than=_DAY)]
 _BATCH = 1_000
 _STRAYS = """
     INSERT INTO headrace.jobs (id, enqueued_at, task, tenant)

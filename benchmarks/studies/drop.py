@@ -29,13 +29,13 @@ from benchmarks.postgres_server import PostgresServer
 from benchmarks.results import HOME, aligned, shown
 from benchmarks.studies.stores import fresh, keep
 from headrace.backends.postgres import PostgresBackend
-from headrace.seam.records import Claim, Place, Row, Settlement, SweepClause
+from headrace.seam.records import Claim, Row, Settlement, SweepClause, SweepTarget
 from headrace.types import JobState
 
 OUTPUT = HOME / "drop.jsonl"
 SIZES = (1_000_000, 50_000_000)
 _DAY = 86_400_000_000
-_CLAUSE = [SweepClause(place=Place.COMPLETED, older_than=_DAY)]
+_CLAUSE = [SweepClause(target=SweepTarget.COMPLETED, older_than=_DAY)]
 _BYTES = 100
 _CALLS = ("insert", "claim", "fetch", "finish")
 _FILL = """

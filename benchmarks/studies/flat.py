@@ -3,10 +3,11 @@
 
 ``python -m benchmarks.studies.flat`` takes some minutes on one store; ``--quick`` a minute, with sizes a twentieth of
 these. A line is flat when the 99th percentile of each call is at most twice that of the smallest size, and no call
-keeps the server busy for longer than 50 ms. Beside it stands what the store itself counts, which the load of the
-machine hardly changes: pages that PostgreSQL touched, CPU time of Valkey's one thread, steps of SQLite's machine. A
-call that takes longer while its store does not do more is told as noise. All sizes of a line are filled first and then
-asked in turns, so that noise hits them alike.
+keeps the server busy for longer than 50 ms; or, where a slow machine takes longer at the smallest size too, for twice
+as long as there. Beside it stands what the store itself counts, which the load of the machine hardly changes: pages
+that PostgreSQL touched, CPU time of Valkey's one thread, steps of SQLite's machine. A call that takes longer while its
+store does not do more is told as noise. All sizes of a line are filled first and then asked in turns, so that noise
+hits them alike.
 """
 
 from __future__ import annotations
@@ -212,7 +213,8 @@ def judged(line: Line, cells: Sequence[Cell]) -> list[Cell]:
         first = smallest[cell.call]
         times, more = cell.p99 / first.p99, cell.effort / first.effort if first.effort else 1.0
         steady = times <= FACTOR or cell.call in line.proportional
-        flat = (steady or more <= NOISE) and cell.slowest <= BOUND and not cell.note
+        bound = BOUND if first.slowest <= BOUND else FACTOR * first.slowest  # then the machine is slow
+        flat = (steady or more <= NOISE) and cell.slowest <= bound and not cell.note
         note = cell.note or ("noise" if flat and not steady else "")
         found.append(replace(cell, times=times, effort_times=more, flat=flat, note=note))
     return found

@@ -106,7 +106,7 @@ async def _trickle(url: str, workers: int, jobs: int) -> _Trickled:
                 ran.set()
 
             await stack.enter_async_context(app)
-            counted(await app.client.backend())
+            counted(app.client._backend)
         working = [asyncio.ensure_future(app.work()) for app in apps]
         try:
             await asyncio.sleep(2.0)

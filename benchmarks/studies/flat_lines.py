@@ -35,6 +35,8 @@ class Line:
     policy: Mapping[str, Any] | None = None
     proportional: Sequence[str] = ()
     """Calls that name, or answer, as many things as there are: for them only the bound of one call counts."""
+    paused: str | None = None
+    """A task that is paused."""
     burst: bool = False
     """Measure the first claims after the fill, which otherwise do not count."""
     delay: int = 0
@@ -50,7 +52,7 @@ def lines(scale: float) -> list[Line]:
         return sorted({max(1, int(size * scale)) if size > 1 else 1 for size in given})
 
     priorities, tenants, many = sizes(1, 1_000, 60_000), sizes(1, 10_000, 100_000), sizes(1, 10_000)
-    combined = sizes(1, 40_000)
+    combined, tasks = sizes(1, 40_000), sizes(1, 1_000, 10_000)
     rules = {"tenant_batch": 10}
     return [
         Line("priorities, all due", priorities, _priority),
@@ -58,6 +60,8 @@ def lines(scale: float) -> list[Line]:
         Line("tenants, after a burst", tenants, _tenant, ("claim", "insert", "finish"), rules, burst=True),
         Line("tenants", tenants, _tenant, policy=rules),
         Line("tenant, task, priority", combined, _combination, policy=rules),
+        Line("tasks of a tenant", tasks, _task, policy=rules),
+        Line("tasks of a tenant, one paused", tasks, _task, policy=rules, paused="k0"),
         Line(
             "queues",
             many,
@@ -81,6 +85,11 @@ def _combination(size: int, number: int) -> Mapping[str, Any]:
     """Four tenants with ten tasks each, and priorities for the rest."""
     which = number % size
     return {"tenant": f"t{which % 4}", "task": f"k{which // 4 % 10}", "priority": which // 40}
+
+
+def _task(size: int, number: int) -> Mapping[str, Any]:
+    """One task that may be paused, and so many others."""
+    return {"task": "k0" if number % 10 == 0 else f"k{number % size + 1}"}
 
 
 def _queue(size: int, number: int) -> Mapping[str, Any]:
@@ -118,6 +127,8 @@ class Filled:
         """What must be there before the jobs."""
         if self.line.policy is not None:
             await self.app.policies.set(QUEUE, **self.line.policy)
+        if self.line.paused is not None:
+            await self.app.client.pause(QUEUE, task=self.line.paused)
         if "refused" in self.line.calls:
 
             @self.app.task(name="refused", queue=FULL)

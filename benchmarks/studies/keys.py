@@ -27,7 +27,7 @@ from headrace.core.config import RetentionSettings
 from headrace.core.events import Observers
 from headrace.keeping.retention import Retention
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Claim, InsertStatus, Place, Row, Settlement
+from headrace.seam.records import Claim, InsertStatus, Row, Settlement, SweepTarget
 from headrace.types import JobState
 
 OUTPUT = HOME / "keys.jsonl"
@@ -67,7 +67,7 @@ async def measure(store: str, url: str, completions: int) -> Cell:
             if done % (20 * _BATCH) == 0:
                 await sweeper.sweep()
         await sweeper.sweep()
-        places = {place.place: place.count for place in (await backend.stats()).places}
+        places = {place.target: place.count for place in (await backend.stats()).kept}
         known = [f"{n}" for n in range(0, completions, _KEYED)]
         looks = [_row(rng, key) for key in rng.sample(known, min(_LOOKS, len(known)))]
         others = await backend.insert(looks)
@@ -76,8 +76,8 @@ async def measure(store: str, url: str, completions: int) -> Cell:
         store,
         completions,
         time.perf_counter() - began,
-        places[Place.COMPLETED],
-        places[Place.KEYS],
+        places[SweepTarget.COMPLETED],
+        places[SweepTarget.KEYS],
         first.status in (InsertStatus.DUPLICATE, InsertStatus.DONE),
         sum(answer.status is InsertStatus.NEW for answer in others),
     )

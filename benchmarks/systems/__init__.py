@@ -12,6 +12,7 @@ from benchmarks.systems.chancy import Chancy
 from benchmarks.systems.dramatiq import Dramatiq
 from benchmarks.systems.headrace import HeadraceMemory, HeadraceSqlite
 from benchmarks.systems.headrace_postgres import HeadracePostgres
+from benchmarks.systems.headrace_sync import SyncPostgres, SyncSqlite, SyncValkey
 from benchmarks.systems.headrace_valkey import HeadraceValkey
 from benchmarks.systems.huey import HueySqlite
 from benchmarks.systems.huey_valkey import HueyValkey
@@ -31,6 +32,7 @@ _SYSTEMS: tuple[System, ...] = (
     HeadraceMemory("headrace-memory"),
     HeadraceSqlite("headrace-sqlite-full", durability="full"),
     HeadraceSqlite("headrace-sqlite-normal", durability="normal"),
+    SyncSqlite("headrace-sqlite-sync", durability="full"),
     BareSqlite("bare-sqlite-full", durability="full"),
     BareSqlite("bare-sqlite-normal", durability="normal"),
     MinimalSqlite("minimal-sqlite-full", durability="full"),
@@ -40,6 +42,7 @@ _SYSTEMS: tuple[System, ...] = (
     HueySqlite("huey-sqlite"),
     PersistQueue("persist-queue"),
     HeadracePostgres("headrace-postgres"),
+    SyncPostgres("headrace-postgres-sync"),
     BarePostgres("bare-postgres"),
     MinimalPostgres("minimal-postgres"),
     LegacyPostgres("legacy-postgres"),
@@ -48,6 +51,7 @@ _SYSTEMS: tuple[System, ...] = (
     Chancy("chancy"),
     Procrastinate("procrastinate"),
     HeadraceValkey("headrace-valkey"),
+    SyncValkey("headrace-valkey-sync"),
     BareValkey("bare-valkey"),
     VariadicValkey("bare-valkey-variadic"),
     MinimalValkey("minimal-valkey"),

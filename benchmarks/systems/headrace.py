@@ -206,7 +206,7 @@ class Headrace(System):
                 await asyncio.sleep(0.05)
             assert bench.app.worker is not None
             claimer = bench.app.worker._claimer
-            claimer._pace = _VERY_FAST  # it prefetches as much as it may, however slow this machine is
+            claimer._per_second = _VERY_FAST  # it prefetches as much as it may, however slow this machine is
             claimer.wake()
             while (prefetched := await bench.running() - slots) < prefetch:
                 await asyncio.sleep(0.05)

@@ -71,7 +71,7 @@ class Journal:
 
 async def swept(probe: Any) -> None:
     """Delete the record of everything that has completed."""
-    from headrace.seam.records import Place, SweepClause
+    from headrace.seam.records import SweepClause, SweepTarget
 
-    while (await probe.sweep(SweepClause(place=Place.COMPLETED, max_count=0))).more:
+    while (await probe.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=0))).more:
         pass

@@ -5,6 +5,7 @@ headrace enqueue fetch --app app:app --arg 'page="headrace"' a job for it
 """
 
 import asyncio
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from headrace import App, Done, Job, exponential
 
 HERE = Path(__file__).parent
 
-app = App(f"sqlite:///{HERE / 'demo.db'}")
+# A worker that dies is missed after its lease. The default is 30 s; here nobody wants to wait that long.
+app = App(f"sqlite:///{HERE / 'demo.db'}", worker={"lease": "3s", "reap": "1s"})
 
 
 # A pipeline: each step hands on to the next with `spawn`, stored together with its own outcome or not at all.
@@ -76,3 +78,30 @@ async def send(letters: list[Job[str]]) -> list[Done]:
     """Takes as many jobs as there are, and answers each."""
     await asyncio.sleep(0.2)  # one call to the mail server for all of them
     return [Done(len(letters)) for _ in letters]
+
+
+# What sets a job apart from a function call: it survives its worker, comes by the clock, and keeps to limits.
+
+
+@app.task(queue="long")
+async def film(title: str) -> str:
+    """Takes a while. If its worker is killed meanwhile, another one does it."""
+    await asyncio.sleep(2)
+    return f"{title} is ready"
+
+
+@app.task
+async def chime() -> str:
+    """Made by a schedule: one job for each slot, however many workers there are."""
+    return "ding"
+
+
+app.every("2s", chime, name="chime", jitter=0)
+
+
+@app.task(queue="api")
+async def request(number: int) -> tuple[float, float]:
+    """A call to a service that takes only two at a time. Its queue has a limit, which holds over all workers."""
+    began = time.time()
+    await asyncio.sleep(0.3)
+    return began, time.time()

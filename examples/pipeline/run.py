@@ -1,6 +1,7 @@
-"""The demo: makes a project in ./demo, starts a worker for it, gives it work, and checks everything that comes of it.
+"""The demo: makes a project in ./demo, starts two workers for it, gives them work, and checks what comes of it.
 
-Exit code 0 only if every expectation held. The project is left for you to edit; no process is.
+Exit code 0 only if every expectation held. It ends with the dashboard. The project is left for you to edit; no
+process is.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import importlib
 import json
 import os
 import secrets
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from urllib.request import urlopen
 
 from board import Board
 from steps import Steps, Unmet
@@ -54,13 +58,46 @@ def load_project() -> ModuleType:
     return importlib.import_module("app")
 
 
-async def start_worker() -> Process:
+async def start_worker(name: str, *more: str) -> Process:
     """``headrace worker app:app``, which stops if this process is killed."""
-    command = [sys.executable, "-m", "headrace.cli", "worker", "app:app", "--log-format", "text", "--tethered"]
+    options = ["--log-format", "text", "--name", name, "--tethered", *more]
+    command = [sys.executable, "-m", "headrace.cli", "worker", "app:app", *options]
     with (PROJECT / "worker.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
-            *command, cwd=PROJECT, stdin=PIPE, stdout=log, stderr=log, process_group=0
-        )
+            *command, cwd=PROJECT, stdin=PIPE, stdout=log, stderr=log, process_group=0,
+            env=os.environ | {"HEADRACE_HTTP__WRITES": "true"},
+        )  # fmt: skip
+
+
+async def show_dashboard() -> bool:
+    """Serve the dashboard beside a worker, and say where. On a terminal it stays until Ctrl-C; returns whether its
+    first page came."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    worker = await start_worker("three", "--http", address)
+    try:
+        if not await page_comes(f"http://{address}/", worker):
+            print(f"The dashboard did not come up: see {PROJECT / 'worker.log'}")
+            return False
+        print(f"\nThe dashboard: http://{address}/  (dead letters: http://{address}/dead)")
+        if sys.stdout.isatty():
+            print("It is live until you press Ctrl-C.")
+            with suppress(asyncio.CancelledError):
+                await worker.wait()
+        return True
+    finally:
+        await stop_worker(worker)
+
+
+async def page_comes(url: str, worker: Process) -> bool:
+    """Whether the page can be read before a minute is over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            while worker.returncode is None:
+                with suppress(OSError):
+                    return b"<h1>Overview</h1>" in await asyncio.to_thread(lambda: urlopen(url, timeout=20).read())
+                await asyncio.sleep(0.2)
+    return False
 
 
 async def stop_worker(worker: Process) -> int:
@@ -94,21 +131,28 @@ async def perform(steps: Steps) -> bool:
 async def demo() -> int:
     """Run the demo; returns the exit code."""
     kept = copy_project()
-    print(f"A project is in {PROJECT}; its worker logs to worker.log there.")
+    print(f"A project is in {PROJECT}; its workers log to worker.log there.")
     if kept:
         print(f"You have changed {', '.join(kept)}: these files stay as they are, so some steps below may fail.")
     project = load_project()
-    steps = Steps(project, secrets.token_hex(4))
-    worker = await start_worker()
+    workers = {name: await start_worker(name) for name in ("one", "two")}
+    killed: list[str] = []
+
+    def kill(name: str) -> None:
+        killed.append(name)
+        workers[name].kill()
+
+    steps = Steps(project, secrets.token_hex(4), kill)
     try:
         async with project.app:
             held = await perform(steps)
     finally:
-        code = await stop_worker(worker)
-    if code != 0:
-        print(f"The worker ended with exit code {code} instead of 0: see {PROJECT / 'worker.log'}")
-    print_next(steps.dead_letter, all_well=held and code == 0)
-    return 0 if held and code == 0 else 1
+        codes = {name: await stop_worker(worker) for name, worker in workers.items()}
+    well = held and all(code == 0 for name, code in codes.items() if name not in killed)
+    if held and not well:
+        print(f"The workers ended with exit codes {codes} instead of 0: see {PROJECT / 'worker.log'}")
+    print_next(steps.dead_letter, all_well=well)
+    return 0 if await show_dashboard() and well else 1
 
 
 def print_next(dead_letter: str, *, all_well: bool) -> None:
@@ -121,8 +165,10 @@ def print_next(dead_letter: str, *, all_well: bool) -> None:
 
   cd {os.path.relpath(PROJECT)}
   {headrace} job list --app app:app
+  {headrace} job why {dead_letter or "ID"} --app app:app
   {headrace} dead show {dead_letter or "ID"} --app app:app
-  {headrace} dev app:app    # a worker that logs every event; edit app.py, and it reloads
+  {headrace} schedule show chime --app app:app
+  {headrace} dev app:app    # a worker that logs every event, and the dashboard; edit app.py, and it reloads
   {headrace} dead requeue --all --app app:app    # in another terminal, once you have fixed `broken`
   {headrace} enqueue fetch --app app:app --arg 'page="headrace"' --wait"""
     )

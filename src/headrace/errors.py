@@ -8,9 +8,12 @@
     ├─ InvalidJob                a job that cannot be accepted as it is
     ├─ ScheduleNotFound          no schedule of that name
     ├─ QueueFull                 the queue, or the store, is full
+    ├─ SafetyStop                the janitor did not delete: it would be too much, or the clock is odd
     ├─ BackendError              the store refused or failed
     │  ├─ Unavailable            not now; the core retries it
-    │  │  └─ StoreFull           no room left, on the disk or in the server's memory
+    │  │  ├─ StoreFull           no room left, on the disk or in the server's memory
+    │  │  └─ ObjectsUnavailable  not now, for the object store
+    │  │     └─ ObjectsRefused   it turned down the login, a right or the bucket; a ConfigError too
     │  ├─ Rejected               will never be accepted
     │  ├─ SchemaMismatch         made by another version, or not ours
     │  └─ Corrupt                the store's own check failed
@@ -18,7 +21,11 @@
     ├─ PayloadError              the bytes of a job or a result
     │  ├─ PayloadMissing
     │  ├─ PayloadTooLarge
-    │  └─ CodecError
+    │  ├─ ObjectMissing          the object that holds a section is gone
+    │  ├─ ObjectCorrupt          it holds other bytes than were stored
+    │  ├─ CodecError
+    │  └─ SealError              not sealed, changed, or sealed for another job
+    │     └─ UnknownKey
     └─ JobError                  raised to those who wait for a job
        ├─ JobFailed
        │  └─ RetriesExhausted
@@ -122,6 +129,18 @@ class QueueFull(HeadraceError):
         return super().to_dict() | {"queue": self.queue, "full": self.full, **ids}
 
 
+class SafetyStop(HeadraceError):
+    """The janitor deleted nothing: much would go by rules that are new, or the store's clock may be wrong.
+
+    ``plan`` says what would go. If that is right, run it with ``force=True`` (``headrace janitor run --force``).
+    """
+
+    def __init__(self, message: str, plan: Any) -> None:
+        super().__init__(message)
+        self.plan = plan
+        """What would be deleted: a ``JanitorRun``."""
+
+
 class BackendError(HeadraceError):
     """The store refused or failed."""
 
@@ -132,6 +151,17 @@ class Unavailable(BackendError):
 
 class StoreFull(Unavailable):
     """The store has no room left; nothing was written. Free some space; work then goes on by itself."""
+
+
+class ObjectsUnavailable(Unavailable):
+    """The object store cannot be reached or cannot serve right now; trying again may help."""
+
+
+class ObjectsRefused(ObjectsUnavailable, ConfigError):
+    """The object store turned down the login, a right or the bucket: as the URL is, or as the object store is set up.
+
+    Correct it; work then goes on by itself.
+    """
 
 
 class Rejected(BackendError):
@@ -166,8 +196,24 @@ class PayloadTooLarge(PayloadError, ValueError):
     """A payload is over the limit; nothing was stored."""
 
 
+class ObjectMissing(PayloadError, LookupError):
+    """The object that holds a section is gone."""
+
+
+class ObjectCorrupt(PayloadError):
+    """The object that holds a section has other bytes than were stored."""
+
+
 class CodecError(PayloadError, ValueError):
     """A payload cannot be encoded or decoded."""
+
+
+class SealError(PayloadError):
+    """A payload or result is not sealed, was changed, or was sealed for another job."""
+
+
+class UnknownKey(SealError):
+    """A payload or result is sealed with a key that this process does not have."""
 
 
 class JobError(HeadraceError):

@@ -13,6 +13,8 @@ _AUTHORITY = re.compile("://(?!/)")
 _NAME = re.compile(r"""([?&]?)((?<![^=?&'"(,;])[^=?&'"(,;]++)=""")
 _SECRET = re.compile(r"(?i)(pass(word|wd|wrd|phrase)?|pwd|auth|token|secret|api[_-]?key)$")
 _KEY = re.compile(r"(?i)key$")
+_ENCODED = re.compile(r"[a-z+]+(%3A|:)(%2F|/){2}[^&]+", re.IGNORECASE)
+"""A URL within a URL."""
 _AFTER = "'\"),;.:]}"
 """What may follow a URL in a sentence."""
 
@@ -29,6 +31,20 @@ def shown(value: object) -> str:
         text = f"<{type(value).__name__}>"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+def reason_in_words(reason: str, lost: int) -> str:
+    """Why a job ended, for people. ``lost``: how often in a row its workers died.
+
+    >>> reason_in_words("lost", 3)
+    'lost: its worker died while running it, 3 times in a row'
+    """
+    return f"{reason}: {losses(lost)}" if reason == "lost" and lost else reason
+
+
+def losses(lost: int) -> str:
+    """How often in a row a job's worker died, as a sentence."""
+    return f"its worker died while running it, {'once' if lost == 1 else f'{lost} times in a row'}"
 
 
 def one_line(text: str) -> str:
@@ -74,6 +90,9 @@ def _without(found: re.Match[str]) -> str:
             value = word[at:] if end < 0 else word[at:end]
             parts.append("***" + value[len(value.rstrip(_AFTER)) :])
             at += len(value)
+        elif inner := _ENCODED.match(word, at):
+            parts.append(url_without_secrets(unquote(inner[0])))
+            at = inner.end()
     return "".join((*parts, word[at:]))
 
 

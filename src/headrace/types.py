@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict
 from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    ResultT_co = TypeVar("ResultT_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 Duration = int | float | str | timedelta
 """Seconds as a number, ``"30s"``, ``"1h30m"``, ``"250ms"``, or a timedelta."""
@@ -87,7 +96,8 @@ class NewJob(Struct, frozen=True, kw_only=True):
     sections: Sections = NO_SECTIONS
     """Sections as bytes, if you encode them yourself."""
     key: str | None = None
-    """Deduplication: taken in its queue while the job lives, and for ``result_ttl`` after it has completed."""
+    """Deduplication: taken in its queue while the job lives, and for ``result_ttl`` after it has completed; ``unique``
+    says otherwise."""
     tenant: str = ""
     group: str | None = None
     """Jobs of one group in one queue run one after the other, in the order in which they are due, retries included; or
@@ -103,8 +113,18 @@ class NewJob(Struct, frozen=True, kw_only=True):
     result_ttl: Duration | None = None
     headers: Mapping[str, str] | None = None
     """Small notes that travel with the job: trace context, correlation id."""
+    source: str | None = None
+    """Where the job comes from, such as the name of the system that made it. It stays with the job, whatever becomes of
+    it."""
     on_failed: str = "run"
     """``"run"``: a key whose job failed may be enqueued again; ``"return"``: the failed job answers as a duplicate."""
+    unique: str | Duration | None = None
+    """How long another job that has the key keeps this one out: ``"while pending"``, until it starts; ``"until done"``,
+    until it ends; or a time, for which its key and its result are kept after it has completed. None: for
+    ``result_ttl``."""
+    on_duplicate: str = "keep"
+    """When the key's job waits: ``"keep"`` it as it is; ``"replace"`` its arguments and its time by those of this one;
+    or ``"replace arguments"`` or ``"replace time"`` alone. A job that runs is kept."""
     overflow: str | None = None
     """The queue that takes the job when its own has no room."""
     when_full: str = "raise"
@@ -117,6 +137,46 @@ class NewJob(Struct, frozen=True, kw_only=True):
     def job_id(self) -> UUID | None:
         """The id as handles and errors show it, however it was given."""
         return UUID(bytes=self.id) if isinstance(self.id, bytes) else self.id
+
+
+class SharedOptions(TypedDict, total=False):
+    """Options of ``NewJob`` that a task sets for all its jobs and that a single job can override."""
+
+    queue: str
+    priority: int
+    timeout: Duration | None
+    expires: Duration | None
+    result_ttl: Duration | None
+    overflow: str | None
+    when_full: Literal["raise", "block"]
+
+
+class EachJobOptions(TypedDict, total=False):
+    """Options of a single job, of a task or of a ``Queue``."""
+
+    tenant: str
+    group: str | None
+    delay: Duration | None
+    max_attempts: int | None
+    headers: Mapping[str, str] | None
+    source: str | None
+    on_failed: Literal["run", "return"]
+    unique: Literal["while pending", "until done"] | Duration | None
+    on_duplicate: Literal["keep", "replace", "replace arguments", "replace time"]
+
+
+class NewJobOptions(SharedOptions, EachJobOptions, total=False):
+    """Options of a single job of a task."""
+
+    key: str | None
+    run_at: datetime | None
+
+
+class QueueOptions(EachJobOptions, total=False):
+    """What ``queue.enqueue(…)`` takes."""
+
+    priority: int
+    result_ttl: Duration | None
 
 
 class Patch(Struct, frozen=True):
@@ -137,7 +197,7 @@ class Patch(Struct, frozen=True):
     sections: Sections = Sections()
 
 
-class Done(Struct, frozen=True):
+class Done(Struct, Generic[ResultT_co], frozen=True):
     """The job is complete. A handler that returns anything but an outcome returns ``Done(that)``.
 
     >>> from headrace import App, Done
@@ -145,13 +205,13 @@ class Done(Struct, frozen=True):
     >>> @app.task
     ... def receipt(order: int) -> None: ...
     >>> @app.task
-    ... def pay(order: int) -> Done:
+    ... def pay(order: int) -> Done[str]:
     ...     return Done("paid", result_ttl="1d", spawn=[receipt.job(order)])
     >>> pay(7).result
     'paid'
     """
 
-    result: Any = None
+    result: ResultT_co = None  # type: ignore[assignment]
     result_ttl: Duration | None = None
     patch: Patch | None = None
     spawn: Sequence[NewJob] = ()
@@ -278,3 +338,7 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     traceback: str = ""
     times: int = 1
     """How often in a row. Only failures for want of a handler are merged like this; they do not count as attempts."""
+    since: int = 0
+    """When the attempt was claimed, by the store's clock; 0: not known."""
+    worker: str = ""
+    """The name of its worker."""

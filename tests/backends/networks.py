@@ -99,7 +99,7 @@ class OverPostgres(Network):
         """Opening has done it."""
 
     def limit(self, patch: pytest.MonkeyPatch, seconds: float) -> None:
-        patch.setattr(postgres_connections, "_LIMIT", seconds)
+        patch.setattr(postgres_connections, "LIMIT", seconds)
         patch.setattr(postgres_connections, "_GRACE", 0.0)
 
     def listen_closely(self, patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from headrace.seam.records import (
     JobKey,
     Move,
     Page,
-    Place,
     Reap,
     Reaped,
     Record,
@@ -31,6 +30,7 @@ from headrace.seam.records import (
     Settlement,
     Stamp,
     SweepClause,
+    SweepTarget,
     Swept,
 )
 from headrace.types import JobState
@@ -244,7 +244,7 @@ class RequeueKeepsTheAttempts(HookedBackend):
 
 class RequeueStealsTheKey(HookedBackend):
     def _requeue(self, entry: Entry, now: int) -> bool:
-        with patch.object(self.store, "key_holder", return_value=None):
+        with patch.object(self.store, "key_owner", return_value=None):
             return super()._requeue(entry, now)
 
 
@@ -285,7 +285,7 @@ class DryRunsRemove(HookedBackend):
 
 class AgeTakesHeldResults(HookedBackend):
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        if clause.older_than is not None and clause.place is Place.COMPLETED:
+        if clause.older_than is not None and clause.target is SweepTarget.COMPLETED:
             for entry in self.store.ended[JobState.COMPLETED].values():
                 if entry.finished_at is not None and entry.finished_at <= (at or 0) - clause.older_than:
                     entry.held_until = 0

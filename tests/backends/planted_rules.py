@@ -142,7 +142,8 @@ class PausedTasksRun(RuleBreaker):
 class ATenantSleepsForItsLastTask(RuleBreaker):
     class turns(MemoryTurns):
         def wakes_at(self, tenant: MemoryTenant, now: int) -> int:
-            firsts = ((task, now if lane.due.positions else lane.later.first()) for task, lane in tenant.lanes.items())
+            lanes = tenant.lanes.items()
+            firsts = ((task, now if lane.due.positions else lane.delayed.first()) for task, lane in lanes)
             instants = [max(first, self.closed.get(task, 0)) for task, first in firsts if first is not None]
             return max(instants, default=super().wakes_at(tenant, now))
 

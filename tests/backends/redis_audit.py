@@ -12,6 +12,7 @@ import msgspec
 from headrace.backends.redis.job_layout import GROUPED, JOB, KEPT, KEYED, NONE, STATE, Head, Job, State, decode_head
 from headrace.backends.redis.schedule_layout import unpack_schedule, unpack_tick
 from headrace.seam.policy import FOREVER
+from headrace.seam.references import oldest_hour
 
 AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
 ENDED = (COMPLETED, CANCELLED, FAILED)
@@ -19,7 +20,7 @@ KINDS = {
     "j", "s", "a", "u", "u:", "r:", "p:", "pq", "f:", "fq", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "kx",
     "w", "q", "qn", "qi", "D:", "Dj", "Db",
     "z", "n", "b", "W", "Wa", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
-    "P", "Pk:",
+    "P", "Pk:", "K", "Yd:", "Yl:", "Yn", "Ys:", "parts:",
     "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
 }  # fmt: skip
 """Of the keys that a store of one shard may have; those that end in a colon come with a name."""
@@ -99,7 +100,7 @@ class Known(NamedTuple):
     @property
     def group(self) -> tuple[int, str] | None:
         """With its queue."""
-        return (self.qid, self.head[6] or "") if self.flags & GROUPED else None
+        return (self.qid, self.head[3] or "") if self.flags & GROUPED else None
 
 
 class Audit:
@@ -122,9 +123,9 @@ class Audit:
         for check in (
             self._check_ids, self._check_tenants, self._check_queues, self._check_ready, self._check_expiring,
             self._check_leases, self._check_ends, self._check_results, self._check_cells, self._check_keys,
-            self._check_waiters, self._check_counts, self._check_sizes, self._check_workers, self._check_signals,
-            self._check_schedules, self._check_ledger, self._check_groups, self._check_tenants_of_queues,
-            self._check_running, self._check_turns,
+            self._check_references, self._check_waiters, self._check_counts, self._check_sizes, self._check_workers,
+            self._check_signals, self._check_schedules, self._check_ledger, self._check_groups,
+            self._check_tenants_of_queues, self._check_running, self._check_turns,
         ):  # fmt: skip
             check()
         return self._problems
@@ -206,7 +207,7 @@ class Audit:
                     known.flags, known.expires_at, known.run_at, known.epoch, text, head, weight,
                 )  # fmt: skip
             else:
-                waits = self._lines.get((job.qid, head[6] or ""), {}) if job.flags & GROUPED else {}
+                waits = self._lines.get((job.qid, head[3] or ""), {}) if job.flags & GROUPED else {}
                 run_at = self._ready[job_id].run_at if job_id in self._ready else waits.get(job_id, -1)
                 found[job_id] = Known(
                     AVAILABLE, 0, 0, 0, job.size, job.qid, job.priority, job.flags, job.expires_at, run_at, 0, b"",
@@ -228,7 +229,7 @@ class Audit:
             for place, length in enumerate(changes):
                 if length != KEPT:
                     cells[place] = 0 if length == NONE else length
-        key, task, tenant, *_, group = head
+        key, task, tenant, group, _ = head
         return head, 200 + sum(len(text or "") for text in (key, task, tenant, group)) + headers + sum(cells)
 
     def _in(self, *states: int) -> dict[bytes, Known]:
@@ -338,6 +339,15 @@ class Audit:
     def _check_cells(self) -> None:
         for name in ("e", "c"):
             self._expect(f":{name} of unknown jobs", self._hash(name).keys() - self._jobs.keys(), set())
+
+    def _check_references(self) -> None:
+        """No job refers to an object of an earlier hour than it is listed by."""
+        days, patches = self._sorted("R"), self._hash("c")
+        self._expect(":R of unknown jobs", days.keys() - self._jobs.keys(), set())
+        for job_id, packed in self._hash("j").items():
+            _, cells = Job(packed).contents(patches.get(job_id))
+            if (hour := oldest_hour(cells)) is not None:
+                self._expect(":R", days.get(job_id, FOREVER) <= hour, True)
 
     def _check_keys(self) -> None:
         takers = self._hash("k")

@@ -47,6 +47,8 @@ OUTCOMES = {
     "insert: duplicate of a job that is running",
     "insert: duplicate of a job that is paused",
     "insert: duplicate of a job that is failed",
+    "insert: replaced of a job that is available",
+    "insert: replaced of a job that is paused",
     "insert: done",
     "insert: done with a result",
     "insert: full",

@@ -11,15 +11,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
 from servers.proxy import Proxy
 
-from headrace import App, Client, EventKind, JobState, Settings
+from headrace import App, Client, EventKind, JobState, NewJob, Settings
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Beat, Cancel, Claim, InsertStatus, Place, Reap, Selector, SweepClause
+from headrace.seam.records import Beat, Cancel, Claim, InsertStatus, Reap, Requeue, Selector, SweepClause, SweepTarget
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row, settle
 from tests.backends.networks import Network, OverPostgres, OverValkey
 from tests.worker.conftest import FAST, Told, working
@@ -146,7 +147,7 @@ class TestLostReplies:
     async def test_sweep(self, store: Backend, far: Backend, lost: Lost) -> None:
         await store.insert([row(1)], T0)
         await store.finish([settle((await store.claim(CLAIM, T0)).jobs[0])], T0)
-        clause = SweepClause(place=Place.COMPLETED, older_than=0)
+        clause = SweepClause(target=SweepTarget.COMPLETED, older_than=0)
         await lost(far.sweep(clause, T0 + 1))
         assert (await far.sweep(clause, T0 + 1)).kept == 0
         assert (await far.sweep(clause, T0 + 1)).removed == 0
@@ -362,6 +363,70 @@ async def test_a_worker_on_a_bad_line_loses_nothing_and_doubles_nothing(
     assert [number for number in range(10 * faults) if not runs[number]] == []
     [queue] = (await store.stats()).queues
     assert (queue.completed, queue.available, queue.running, queue.failed) == (10 * faults, 0, 0, 0)
+
+
+JOB = job_id(1)
+ASKED: dict[str, Callable[[Client], Awaitable[Any]]] = {
+    "enqueue": lambda client: client.enqueue(NewJob(task="t", queue="q")),
+    "insert": lambda client: client.insert([NewJob(task="t", queue="q")]),
+    "get": lambda client: client.get(JOB),
+    "cancel": lambda client: client.cancel(JOB),
+    "requeue": lambda client: client.alter(Selector(ids=[JOB]), Requeue()),
+    "list": lambda client: client.list_jobs(Selector()),
+    "stats": lambda client: client.stats(),
+    "now": lambda client: client.store_now(),
+    "pause": lambda client: client.pause("q"),
+    "resume": lambda client: client.resume("q"),
+    "wait": lambda client: client.wait(JOB, 0),
+}
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["opened", "not opened"])
+async def test_patience_is_kept_if_the_server_hangs(
+    opened: bool, network: Network, store: Backend, line: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the limit of a call is; and after that, the same callers are served again."""
+    network.limit(monkeypatch, 300.0)
+    client = Client(network.far(line), Settings(patience="1s"))
+    await store.insert([row(1)])
+    if opened:
+        await client.open()
+    line.blackhole()
+    async with asyncio.timeout(60):
+        answers = await asyncio.gather(*(ask(client) for ask in ASKED.values()), return_exceptions=True)
+    assert dict(zip(ASKED, map(type, answers), strict=True)) == dict.fromkeys(ASKED, Unavailable), answers
+    line.reset()
+    line.heal()
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(Unavailable):
+                await asyncio.gather(client.enqueue(NewJob(task="t", queue="q")), client.get(JOB))
+                break
+    await client.close()
+
+
+async def test_an_enqueue_without_an_answer_says_that_the_job_may_be_stored(
+    network: Network, store: Backend, line: Proxy
+) -> None:
+    client = Client(network.far(line), Settings(patience="1s"))
+    jobs = [NewJob(task="t", queue="q", id=UUID(bytes=job_id(number))) for number in (1, 2)]
+    await client.open()
+    line.blackhole(up=False)
+    said = r"may be stored all the same: enqueue the same NewJob again, or one with the same key, and nothing is stored"
+    with pytest.raises(Unavailable, match=said):
+        await client.enqueue(jobs[0])
+    with pytest.raises(Unavailable, match=said):
+        await client.insert([jobs[1]])
+    line.reset()
+    line.heal()
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(Unavailable):
+                await client.insert(jobs)
+                break
+    [queue] = (await store.stats()).queues
+    assert queue.available == 2
+    await client.close()
 
 
 async def test_a_heartbeat_on_a_silent_connection_gets_through_on_another(

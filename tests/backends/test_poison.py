@@ -17,7 +17,7 @@ from headrace.backends.redis.job_layout import JOB
 from headrace.backends.sqlite import SqliteBackend
 from headrace.seam.policy import Policy
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Beat, Claim, Delete, JobKey, Place, Reap, Record, Requeue, Selector, SweepClause
+from headrace.seam.records import Beat, Claim, Delete, JobKey, Reap, Record, Requeue, Selector, SweepClause, SweepTarget
 from headrace.testing.conformance.base import HOUR, LEASE, T0, job_id, row, settle
 from headrace.types import JobState
 from tests import postgres, valkey
@@ -231,7 +231,7 @@ async def gone(store: Backend, at: int = T0) -> None:
     assert await found(store, at) is None
     [queue] = (await store.stats(at)).queues
     assert queue.failed == 0
-    assert {place.count for place in (await store.stats(at)).places if place.place == "failed"} <= {0}
+    assert {place.count for place in (await store.stats(at)).kept if place.target == "failed"} <= {0}
 
 
 @each(WAITING)
@@ -335,7 +335,7 @@ async def test_it_is_swept_with_the_others(poison: Poison, tmp_path: Path) -> No
         record = await found(store, later)
         assert record is not None
         assert record.state is JobState.FAILED
-        await store.sweep(SweepClause(place=Place.FAILED, older_than=HOUR), later)
+        await store.sweep(SweepClause(target=SweepTarget.FAILED, older_than=HOUR), later)
         if poison.listed:
             assert await found(store, later) is None
         else:

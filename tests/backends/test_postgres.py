@@ -11,7 +11,10 @@ from tests.postgres import stores
 
 
 class TestPostgres(BackendConformance):
-    capabilities = ("durable", "hints", "ticks", "finish_and_claim", "policies", "store_depth")
+    capabilities = (
+        "durable", "hints", "ticks", "references", "documents", "archive", "tracks", "tables", "finish_and_claim",
+        "policies", "store_depth", "events", "journal", "parts", "usage", "reserve", "transfers", "strict_order",
+    )  # fmt: skip
 
     def connect(self, place: Path) -> PostgresBackend:
         return stores.connect(place)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, date, datetime
 from random import Random
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -23,12 +24,12 @@ from headrace.seam.records import (
     JobId,
     JobKey,
     Pause,
-    Place,
     Requeue,
     Row,
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
     Swept,
 )
 from headrace.types import JobState
@@ -76,14 +77,18 @@ async def end(store: PostgresBackend, count: int, state: JobState = JobState.COM
     assert await store.finish(batch, _NOON + _SECOND) == [state] * count
 
 
-async def sweep(store: PostgresBackend, place: Place = Place.COMPLETED, limit: int = 10, at: int = _AFTER) -> Swept:
-    return await store.sweep(SweepClause(place=place, older_than=7 * _DAY, limit=limit), at)
+async def sweep(
+    store: PostgresBackend, place: SweepTarget = SweepTarget.COMPLETED, limit: int = 10, at: int = _AFTER
+) -> Swept:
+    return await store.sweep(SweepClause(target=place, older_than=7 * _DAY, limit=limit), at)
 
 
-async def tidy(store: PostgresBackend, place: Place = Place.COMPLETED, at: int = _AFTER, age: int = 7 * _DAY) -> int:
+async def tidy(
+    store: PostgresBackend, place: SweepTarget = SweepTarget.COMPLETED, at: int = _AFTER, age: int = 7 * _DAY
+) -> int:
     """Do it now, whenever it was done last; how many jobs went with their days."""
     await store._connections.rows("UPDATE days.duties SET next_at = 0")
-    return (await store.tidy([SweepClause(place=place, older_than=age)], at)).get(place, 0)
+    return (await store.tidy([SweepClause(target=place, older_than=age)], at)).get(place, 0)
 
 
 def days(connection: psycopg.Connection[tuple[object, ...]]) -> set[str]:
@@ -133,7 +138,7 @@ async def test_a_day_that_could_not_go_for_a_day_is_swept(store: PostgresBackend
 async def test_what_is_shorter_than_a_day_is_not_kept_for_one(store: PostgresBackend) -> None:
     await store.insert([row(1)], _NOON)
     await end(store, 1)
-    clause = SweepClause(place=Place.COMPLETED, older_than=_SECOND)
+    clause = SweepClause(target=SweepTarget.COMPLETED, older_than=_SECOND)
     assert (await store.sweep(clause, _NOON + 2 * _SECOND)).removed == 1
 
 
@@ -188,6 +193,23 @@ async def test_the_few_that_stay_are_kept_as_they_are(
     assert await store.fetch([JobKey("q", "k2")]) == [None]
 
 
+async def test_what_changes_while_a_day_is_copied_is_kept_as_it_is(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """A cell that is sealed again after the first copy and before the tables are locked."""
+    await store.insert([row(1), row(2)], _NOON)
+    with connection.transaction():
+        connection.execute("SET LOCAL search_path = days")
+        connection.execute("CREATE TABLE kept_jobs (LIKE jobs INCLUDING ALL)")
+        copy = "SELECT copy_kept('jobs', '20260301', ARRAY(SELECT id FROM jobs_20260301))"
+        connection.execute(copy)
+        connection.execute("UPDATE jobs SET parameters = 'sealed' WHERE id = %s", (UUID(bytes=id_of(1)),))
+        connection.execute(copy)
+        kept = connection.execute("SELECT parameters FROM kept_jobs ORDER BY id").fetchall()
+        connection.execute("DROP TABLE kept_jobs")
+    assert kept == [(b"sealed",), (b"{}",)]
+
+
 async def test_a_day_of_which_too_much_stays_loses_jobs_one_by_one(
     store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
 ) -> None:
@@ -195,13 +217,33 @@ async def test_a_day_of_which_too_much_stays_loses_jobs_one_by_one(
     await end(store, 10)
     connection.execute(
         "INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed)"
-        " SELECT 0, (%s || lpad(to_hex(n), 8, '0'))::uuid, 1, 0, 0, 0, 0, 0, false FROM generate_series(1, 10001) AS n",
+        " SELECT 0, (%s || lpad(to_hex(n), 8, '0'))::uuid, 1, 0, 0, 0, 0, 0, false"
+        " FROM generate_series(1, 100001) AS n",
         (id_of(0).hex()[:20] + "ffff",),
     )
     assert await tidy(store) == 0
     assert "jobs_20260301" in days(connection)
     assert (await sweep(store, limit=4, at=_AFTER + _DAY)).removed == 4
     assert [r is not None for r in await store.fetch([id_of(20)])] == [True]
+
+
+async def test_dead_letters_do_not_keep_their_day_from_being_dropped(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """Not even where there are more of them than of those that go."""
+    for start in range(0, 5_000, 1_000):
+        await store.insert([row(n, cells={"blob": b"x" * (n % 100)}) for n in range(start, start + 1_000)], _NOON)
+    for state in (JobState.FAILED, JobState.FAILED, JobState.FAILED, JobState.COMPLETED, JobState.COMPLETED):
+        jobs = (await store.claim(Claim("h", ("q",), 1_000, _DAY), _NOON)).jobs
+        await store.finish([Settlement(job.id, job.epoch, "h", state, error=b"e") for job in jobs], _NOON)
+    assert await tidy(store) == 2_000
+    assert connection.execute("SELECT count(*) FROM jobs_20260301").fetchone() == (3_000,)
+    assert await tidy(store) == 0
+    found = await store.fetch([id_of(n) for n in range(3_000)], frozenset(("blob", "error")))
+    assert [one.cells["blob"] for one in found if one is not None] == [b"x" * (n % 100) for n in range(3_000)]
+    kept = {one.target: one.count for one in (await store.stats(_AFTER)).kept}
+    assert (kept["completed"], kept["failed"]) == (0, 3_000)
+    assert (await store.sweep(SweepClause(target=SweepTarget.FAILED, max_count=10, limit=5_000), _AFTER)).kept == 10
 
 
 async def test_those_that_stay_take_the_place_of_their_day(
@@ -310,7 +352,9 @@ async def test_ids_of_ten_years_ahead_work_and_hinder_no_day(
     for start in range(0, len(jobs), 1_000):
         batch = [Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs[start : start + 1_000]]
         await store.finish(batch, _NOON)
-    swept = await store.sweep(SweepClause(place=Place.COMPLETED, older_than=_DAY, limit=10_000), _NOON + 2 * _DAY)
+    swept = await store.sweep(
+        SweepClause(target=SweepTarget.COMPLETED, older_than=_DAY, limit=10_000), _NOON + 2 * _DAY
+    )
     assert swept.removed >= 3_640, "all but those of the last days and the next"
     assert await store.fetch([far], at=_NOON) == [None]
 
@@ -341,7 +385,7 @@ def tables_of(connection: psycopg.Connection[tuple[object, ...]], count: int) ->
 
 
 async def test_only_one_process_at_a_time_does_it(store: PostgresBackend) -> None:
-    clause = [SweepClause(place=Place.COMPLETED, older_than=7 * _DAY)]
+    clause = [SweepClause(target=SweepTarget.COMPLETED, older_than=7 * _DAY)]
     await store.insert([row(1)], _NOON)
     await end(store, 1)
     others = [store.sibling() for _ in range(3)]
@@ -446,11 +490,11 @@ async def test_a_day_is_counted_off_in_steps_by_whoever_comes(
     assert await store._call("drop_day", _AFTER, 3, 7 * _DAY) == [(True,)]
     assert await store.fetch([id_of(3)]) == [None]
     assert await store._call("settle_day", 10) == [(3, 10)]
-    few = SweepClause(place=Place.COMPLETED, max_count=1)
+    few = SweepClause(target=SweepTarget.COMPLETED, max_count=1)
     assert (await store.sweep(few, _AFTER)).removed == 0
-    assert [place.count for place in (await store.stats(_AFTER)).places if place.place == "completed"] == [16]
+    assert [place.count for place in (await store.stats(_AFTER)).kept if place.target == "completed"] == [16]
     assert await tidy(store) == 15
-    assert [place.count for place in (await store.stats(_AFTER)).places if place.place == "completed"] == [1]
+    assert [place.count for place in (await store.stats(_AFTER)).kept if place.target == "completed"] == [1]
     assert (await store.sweep(few, _AFTER)).removed == 0
     assert connection.execute("SELECT * FROM keys").fetchall() == []
     assert connection.execute("SELECT * FROM gone_days").fetchall() == []
@@ -497,14 +541,16 @@ async def test_a_claim_locks_the_days_of_its_jobs_and_no_others(
     locked.append(await locks_of_a_claim(store, connection))
     assert locked[0] == locked[1]
     assert {name for name in locked[1] if name.startswith("jobs")} == {
-        "jobs", "jobs_pkey", "jobs_20260301", "jobs_20260301_pkey"
+        "jobs", "jobs_pkey", "jobs_objects", "jobs_20260301", "jobs_20260301_pkey", "jobs_20260301_oldest_hour_id_idx"
     }  # fmt: skip
     assert not {name for name in locked[1] if name.startswith("ended")}
 
 
 async def locks_of_a_claim(store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
     """Which tables and indexes a claim has locked when plans are kept."""
-    claim = "SELECT id FROM claim_v1(%s, 'h', ARRAY['q'], 2, 1000000, 15::smallint, NULL, 1000000, true) WHERE kind = 1"
+    claim = (
+        "SELECT id FROM claim_v1(%s, 'h', '{q}', 2, 1000000, 15::smallint, NULL, 1000000, true) WHERE walked IS NULL"
+    )
     with psycopg.connect(server().url(), options="-c search_path=days") as claiming:
         for _ in range(6):
             assert len(claiming.execute(claim, (_NOON,)).fetchall()) == 2

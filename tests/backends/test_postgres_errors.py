@@ -141,18 +141,18 @@ async def test_a_sibling_knows_what_was_there(database: str) -> None:
 
 async def test_a_function_that_is_made_anew(database: str) -> None:
     async with opened(database, "headrace") as store:
-        await store.insert([row(1)])
-        admin(database, "ALTER FUNCTION headrace.insert_v1 RENAME TO put_aside")
+        await store.insert([row(1), row(2)])
+        admin(database, "ALTER FUNCTION headrace.insert_v1 RENAME TO gone_for_now")
         with pytest.raises(SchemaMismatch, match="insert_v1") as told:
-            await store.insert([row(2)])
+            await store.insert([row(3), row(4)])
         assert isinstance(told.value, Unavailable)
-        admin(database, "ALTER FUNCTION headrace.put_aside RENAME TO insert_v1")
-        await store.insert([row(2)])
+        admin(database, "ALTER FUNCTION headrace.gone_for_now RENAME TO insert_v1")
+        await store.insert([row(3), row(4)])
 
 
 async def test_a_function_that_never_was_there(database: str) -> None:
     async with opened(database, "headrace") as store:
-        admin(database, "ALTER FUNCTION headrace.insert_v1 RENAME TO put_aside")
+        admin(database, "ALTER FUNCTION headrace.insert_v1 RENAME TO gone_for_now")
         with pytest.raises(SchemaMismatch, match="insert_v1") as told:
             await store.insert([row(2)])
         assert not isinstance(told.value, Unavailable)
@@ -165,10 +165,10 @@ async def test_an_answer_that_has_got_another_shape(database: str) -> None:
             await store.stats()
         admin(
             database,
-            "ALTER FUNCTION headrace.workers_v1 RENAME TO put_aside",
+            "ALTER FUNCTION headrace.workers_v1 RENAME TO gone_for_now",
             "CREATE FUNCTION headrace.workers_v1(bigint) RETURNS TABLE (worker text, queues text[], slots integer,"
             " busy integer, started_at bigint, seen_at text) LANGUAGE sql AS"
-            " 'SELECT worker, queues, slots, busy, started_at, seen_at::text FROM headrace.put_aside($1)'",
+            " 'SELECT worker, queues, slots, busy, started_at, seen_at::text FROM headrace.gone_for_now($1)'",
         )
         with pytest.raises(Unavailable, match="cached plan"):
             await store.stats()

@@ -11,7 +11,8 @@ import psycopg
 import pytest
 from servers.postgres import Postgres
 
-from headrace import App, Event, EventKind, JobState
+from headrace import App, Event, EventKind, JobState, NewJob, Settings
+from headrace.admin.admin import open_admin
 from headrace.api.connection import open_backend
 from headrace.backends.postgres import PostgresBackend
 from headrace.errors import Unavailable
@@ -196,3 +197,19 @@ async def test_a_promotion_is_followed(demotion: str, primary: Postgres, standby
         records = [record for record in await backend.fetch(acknowledged[-1_000:]) if record]
     assert len(records) == len(acknowledged[-1_000:])
     assert {(record.state, record.attempt) for record in records} == {(JobState.COMPLETED, 0)}
+
+
+async def test_lists_and_statistics_come_from_a_replica(primary: Postgres, standby: Postgres) -> None:
+    settings = Settings.load({"url": primary.url(), "replica_url": standby.url()}, env={}, toml={})
+    admin = open_admin(settings)
+    async with admin.client as client:
+        await client.insert([NewJob(task="send", queue="mail", args={"user": 7}) for _ in range(3)])
+        await until(60, lambda: ask(standby, "SELECT count(*) FROM pg_tables WHERE tablename = 'ready'"))
+        await until(60, lambda: ask(standby, "SELECT count(*) FROM headrace.ready") == 3)
+        page = await admin.jobs("queue:mail args.user=7")
+        assert len(page.jobs) == 3
+        overview = await admin.overview()
+        assert ([one.available for one in overview.queues], overview.from_replica) == ([3], True)
+        details = await admin.job(page.jobs[0].id)
+        assert details.job.args == {"user": 7}
+        await admin.close()

@@ -21,7 +21,7 @@ from headrace.cli.__main__ import cli
 from headrace.schedules.calendar import EveryRule
 from headrace.schedules.plan import Definition, Template
 from headrace.seam.policy import Policy
-from headrace.seam.records import Claim, Place, Record, Selector, Settlement, SweepClause
+from headrace.seam.records import Claim, Record, Selector, Settlement, SweepClause, SweepTarget
 from headrace.seam.ticks import NewTick, Plan, Save, Schedule, ScheduleSelector
 from headrace.testing.conformance.base import LEASE, SECOND, job_id, row
 from headrace.types import JobState
@@ -40,8 +40,8 @@ ONCE_AN_HOUR = Definition(rule=EveryRule(3_600 * SECOND, 0), template=Template("
 JOB = {
     "id": "gen_random_uuid()", "queue": "1", "task": "'t'", "tenant": "'acme'", "key": "NULL", "priority": "0",
     "delay": "0", "run_at": "NULL", "expires": "NULL", "max_attempts": "NULL", "timeout": "NULL", "result_ttl": "NULL",
-    "headers": "NULL", "reply_to": "NULL", "hold_failed": "false", "group_name": "NULL", "parameters": "'{}'::bytea",
-    "vm_state": "NULL", "metadata": "NULL", "blob": "NULL",
+    "headers": "NULL", "reply_to": "NULL", "hold_failed": "false", "key_until": "0", "replaces": "0",
+    "group_name": "NULL", "parameters": "'{}'::bytea", "vm_state": "NULL", "metadata": "NULL", "blob": "NULL",
 }  # fmt: skip
 
 
@@ -63,12 +63,12 @@ FETCH = {
     "p_at": "NULL", "p_ids": "'{}'", "p_queues": "'{}'", "p_keys": "'{}'", "p_want": "15::smallint", "p_error": "true",
     "p_result": "true",
 }  # fmt: skip
-SAVE = {
-    "p_at": "NULL", "p_names": "'{mine}'", "p_expects": "'{0}'", "p_drops": "'{false}'",
-    "p_uids": "ARRAY[gen_random_uuid()]", "p_queues": "'{shared}'", "p_definitions": r"ARRAY['\x80'::bytea]",
-    "p_tenants": "'{acme}'", "p_ranks": "'{0}'", "p_buckets": "'{0}'", "p_enabled": "'{true}'", "p_slots": "'{NULL}'",
-    "p_look_ats": "'{NULL}'", "p_runs": "'{0}'", "p_last_slots": "'{NULL}'", "p_last_jobs": "ARRAY[NULL]::uuid[]",
+SCHEDULE = {
+    "name": "'mine'", "uid": "gen_random_uuid()", "queue": "'shared'", "definition": r"'\x80'::bytea",
+    "tenant": "'acme'", "plan_priority": "0", "bucket": "0", "enabled": "true", "slot": "NULL", "look_at": "NULL",
+    "runs": "0", "last_slot": "NULL", "last_job": "NULL", "version": "0", "created_at": "0", "updated_at": "0",
 }  # fmt: skip
+SAVE = {"p_at": "NULL", "p_drops": "'{false}'"}
 PLAN = {
     "p_at": "NULL", "p_names": "'{own}'", "p_uids": f"ARRAY['{UUID(bytes=job_id(901))}']::uuid[]",
     "p_versions": "'{NULL}'", "p_slots": "'{NULL}'", "p_look_ats": "'{NULL}'", "p_ticks": "'{1}'",
@@ -94,12 +94,16 @@ class Call(NamedTuple):
 
 def call(function: str, rows: int | None = None, **changed: str) -> Call:
     """With usual values for all but those, of its parameters, and of its job where it has one."""
-    parameters = FUNCTIONS[function] | {name: value for name, value in changed.items() if name not in JOB}
+    columns = SCHEDULE if function == "own_save_v1" else JOB
+    parameters = FUNCTIONS[function] | {name: value for name, value in changed.items() if name not in columns}
     unknown = parameters.keys() - FUNCTIONS[function].keys() - {"p_rows"}
     assert not unknown, unknown
-    if function in ("own_insert_v1", "own_plan_v1"):
-        one = job(**{name: value for name, value in changed.items() if name in JOB})
-        parameters = {"p_rows": f"ARRAY[{one}]"} | parameters
+    own = {name: value for name, value in changed.items() if name in columns}
+    if function == "own_save_v1":
+        one = f"ROW({', '.join((SCHEDULE | own).values())})::{SCHEMA}.schedule_row"
+        parameters = {"p_schedules": f"ARRAY[{one}]"} | parameters
+    elif function in ("own_insert_v1", "own_plan_v1"):
+        parameters = {"p_rows": f"ARRAY[{job(**own)}]"} | parameters
     given = ", ".join(f"{name} => {value}" for name, value in parameters.items())
     return Call(f"SELECT * FROM {SCHEMA}.{function}({given})", rows)
 
@@ -175,16 +179,16 @@ PLANS = [
 SAVES = [
     call("own_save_v1", **changed)
     for changed in (
-        {"p_tenants": "'{other}'"}, {"p_names": "'{\"\"}'"}, {"p_names": f"ARRAY[{LONG}]"}, {"p_names": "'{NULL}'"},
-        {"p_queues": f"ARRAY[{LONG}]"}, {"p_ranks": "'{-1}'"}, {"p_buckets": "'{-5}'"}, {"p_runs": numbers(2**63 - 1)},
-        {"p_runs": "'{-1}'"}, {"p_slots": numbers(BIG)}, {"p_look_ats": "'{-1}'"}, {"p_last_slots": numbers(BIG)},
-        {"p_last_jobs": f"ARRAY['{THEIRS}']::uuid[]"}, {"p_uids": f"ARRAY['{UID}']::uuid[]"},
-        {"p_definitions": "ARRAY[decode(repeat('00', 300000), 'hex')]"}, {"p_definitions": "'{NULL}'"},
+        {"tenant": "'other'"}, {"name": "''"}, {"name": LONG}, {"name": "NULL"}, {"queue": LONG},
+        {"plan_priority": "-1"}, {"bucket": "-5"}, {"runs": str(2**63 - 1)}, {"runs": "-1"}, {"slot": str(BIG)},
+        {"look_at": "-1"}, {"last_slot": str(BIG)}, {"last_job": f"'{THEIRS}'"}, {"uid": f"'{UID}'"},
+        {"definition": "decode(repeat('00', 300000), 'hex')"}, {"definition": "NULL"},
+        {"tenant": "'other'", "p_drops": "'{NULL}'"}, {"tenant": "'other'", "p_drops": "'{}'"},
     )
 ] + [
-    call("own_save_v1", 1, p_names="'{theirs}'", p_expects="'{1}'", p_drops="'{true}'"),
-    call("own_save_v1", 1, p_names="'{other/theirs}'", p_expects="'{2}'", p_drops="'{true}'"),
-    call("own_save_v1", 1, p_names="'{theirs}'", p_expects="'{0}'", p_at=str(BIG)),
+    call("own_save_v1", 1, name="'theirs'", version="1", p_drops="'{true}'"),
+    call("own_save_v1", 1, name="'other/theirs'", version="2", p_drops="'{true}'"),
+    call("own_save_v1", 1, name="'theirs'", p_at=str(BIG)),
 ]  # fmt: skip
 ASKS = [
     call("ask_v1", p_named="false", p_text="repeat('x', 5000000)"),
@@ -214,7 +218,7 @@ FORBIDDEN = [
         "jobs", "ready", "locks", "queues FOR UPDATE", "locks FOR UPDATE", "tenant_roles", "queues_v1",
         "stats_v1(NULL, 1)", "workers_v1(NULL)", "fetch_v1(NULL, '{}', '{}', '{}', 0::smallint, false, false)",
         "forget_queues_v1(NULL)", "begin_duty_v1(NULL, 'days')", "make_day_v1(NULL)",
-        "drop_day_v1(NULL, 3::smallint, 0)", "settle_day_v1(1)", "holders_v1()",
+        "drop_day_v1(NULL, 3::smallint, 0)", "settle_day_v1(1)", "lockers_v1()",
         "places_v1()", "confine_v1('acme', NULL)", "grant_v1('janitor', 'acme')",
     )
 ] + [
@@ -353,7 +357,7 @@ async def test_others_do_not_notice(store: PostgresBackend) -> None:
 
 async def check_counters(store: PostgresBackend) -> None:
     """What is counted is what there is."""
-    counted = {place.place: (place.count, place.bytes) for place in (await store.stats()).places}
+    counted = {place.target: (place.count, place.bytes) for place in (await store.stats()).kept}
     query = f"SELECT state, count(*), sum(size) FROM {SCHEMA}.ended GROUP BY state"
     with psycopg.connect(url("hostile owner")) as connection:
         there = {state: (count, size) for state, count, size in connection.execute(query.encode())}
@@ -363,8 +367,8 @@ async def check_counters(store: PostgresBackend) -> None:
 
 async def check_retention(store: PostgresBackend) -> None:
     """Nothing weighs more than it does, so nobody pushes others out."""
-    for place in (Place.COMPLETED, Place.FAILED, Place.CANCELLED):
-        swept = await store.sweep(SweepClause(place=place, max_count=1_000, max_bytes=10_000_000))
+    for place in (SweepTarget.COMPLETED, SweepTarget.FAILED, SweepTarget.CANCELLED):
+        swept = await store.sweep(SweepClause(target=place, max_count=1_000, max_bytes=10_000_000))
         assert swept.removed == 0
 
 
@@ -392,10 +396,10 @@ def save_endless() -> None:
             packed = msgspec.msgpack.encode(usual).hex()
             text = call(
                 "own_save_v1",
-                p_names=f"'{{endless {interval}}}'",
-                p_slots="'{1}'",
-                p_look_ats="'{1}'",
-                p_definitions=rf"ARRAY['\x{packed}'::bytea]",
+                name=f"'endless {interval}'",
+                slot="1",
+                look_at="1",
+                definition=rf"'\x{packed}'::bytea",
             ).text
             assert connection.execute(text.encode()).fetchall() == [([1],)]
 
@@ -472,15 +476,15 @@ async def test_whoever_is_let_into_the_database_locks_nothing_of_ours(store: Pos
         held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
         async with asyncio.timeout(30):
             await store.insert([row(n, queue="q", group=f"g{n}") for n in range(700, 740)])
-            await store.sweep(SweepClause(place=Place.COMPLETED, max_count=5))
-            await store.sweep(SweepClause(place=Place.FAILED, max_count=5))
-            await store.sweep(SweepClause(place=Place.TICKS, max_count=0))
+            await store.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=5))
+            await store.sweep(SweepClause(target=SweepTarget.FAILED, max_count=5))
+            await store.sweep(SweepClause(target=SweepTarget.TICKS, max_count=0))
         assert stranger.execute(held).fetchall() == [(0,)]
         for what in ("queues", "locks", "jobs"):
             for mode in ("ACCESS SHARE", "ROW SHARE", "EXCLUSIVE"):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege), stranger.transaction():
                     stranger.execute(f"LOCK TABLE {SCHEMA}.{what} IN {mode} MODE".encode())
-    counted = {place.place: place.count for place in (await store.stats()).places}
+    counted = {place.target: place.count for place in (await store.stats()).kept}
     assert (counted["completed"], counted["failed"], counted["ticks"]) == (5, 5, 0)
 
 

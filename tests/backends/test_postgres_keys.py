@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.seam.records import Claim, Place, SweepClause
+from headrace.seam.records import Claim, SweepClause, SweepTarget
 from headrace.testing.conformance.base import LEASE, row, settle
 from headrace.types import JobState
 from tests import postgres
@@ -37,7 +37,7 @@ async def test_the_end_of_a_keyed_job_looks_for_its_own_key_alone(tmp_path: Path
     before = _entries_read()
     await store.open()
     await store.finish([settle(job, state, result_ttl=LEASE) for job in jobs])
-    swept = await store.sweep(SweepClause(place=Place(state.value), max_count=0))
+    swept = await store.sweep(SweepClause(target=SweepTarget(state.value), max_count=0))
     assert swept.removed == MANY
     await store.close()
     assert _entries_read() - before <= 20 * MANY

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.seam.records import Claim, InsertStatus, JobKey, Place, Row, Settlement, SweepClause
+from headrace.seam.records import Claim, InsertStatus, JobKey, Row, Settlement, SweepClause, SweepTarget
 from headrace.types import JobState
 from tests.postgres import server
 
@@ -166,7 +166,7 @@ async def test_many_names_go_in_bounded_steps(store: PostgresBackend, connection
         await forget(store)
         left.append(len(known(connection)))
     assert left == [1_500, 500, 0]
-    assert await store.tidy([SweepClause(place=Place.COMPLETED)]) == {}
+    assert await store.tidy([SweepClause(target=SweepTarget.COMPLETED)]) == {}
     assert await store.fetch([JobKey("q", "k")]) == [None]
 
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.seam.records import Beat, Cancel, Claim, Place, Reap, Selector, Settlement, SweepClause, Watch
+from headrace.seam.records import Beat, Cancel, Claim, Reap, Selector, Settlement, SweepClause, SweepTarget, Watch
 from headrace.seam.ticks import NewTick, Overlap, Plan, Save, Schedule
 from headrace.testing.conformance.base import LEASE, job_id, row
 from headrace.types import JobState
@@ -37,7 +37,7 @@ LEFT_OPEN: dict[str, list[Call]] = {
         call("own_plan_v1", p_names=f"'{{{name}}}'", p_uids=ids(uid), t_overlaps="'{2}'")
         for name, uid in (("one", 920), ("two", 921))
     ],
-    "save": [call("own_save_v1", p_names="'{one}'", p_expects="'{1}'", p_drops="'{true}'")],
+    "save": [call("own_save_v1", name="'one'", version="1", p_drops="'{true}'")],
 }
 
 
@@ -93,7 +93,7 @@ async def test_nobody_waits(store: PostgresBackend, what: str) -> None:
             failed = [Settlement(job.id, job.epoch, "w", JobState.FAILED, reason="x") for job in jobs[:2]]
             assert await store.finish(failed) == [JobState.FAILED] * 2
             assert len((await store.scan(Selector(queue="open"), None, 100)).records) == 8
-            await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0))
+            await store.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=0))
 
 
 async def test_a_job_that_runs_is_cancelled_by_word_alone(store: PostgresBackend, tenant: PostgresBackend) -> None:

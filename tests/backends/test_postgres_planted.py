@@ -76,9 +76,9 @@ BETWEEN_TWO = [
     ),
     Fault(
         "a sweep that frees the key of a result still held",
-        "sweep_v1",
-        "ARRAY(SELECT d.qid FROM unnest(v_doomed) AS d), v_now)",
-        "ARRAY(SELECT d.qid FROM unnest(v_doomed) AS d))",
+        "remove_doomed",
+        "ARRAY(SELECT d.qid FROM unnest(p_doomed) AS d), p_now)",
+        "ARRAY(SELECT d.qid FROM unnest(p_doomed) AS d))",
         ("insert", "sweep completed by bytes"),
     ),
 ]
@@ -101,7 +101,7 @@ ON_SCHEDULES = [
         "",
         ("plan", "plan out of turn"),
     ),
-    Fault("a save over any version", "save_schedules", "AND a.version = n.expect", "", ("plan", "save schedules")),
+    Fault("a save over any version", "save_schedules", "AND a.version = n.version", "", ("plan", "save schedules")),
     Fault(
         "a plan that passes over all that it would cancel",
         "plan_v1",

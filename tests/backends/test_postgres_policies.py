@@ -31,7 +31,6 @@ from headrace.seam.records import (
     Leased,
     Move,
     Pause,
-    Place,
     Reap,
     Reaped,
     Reprioritise,
@@ -42,6 +41,7 @@ from headrace.seam.records import (
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
 )
 from headrace.types import JobState
 from tests.postgres import server
@@ -405,8 +405,8 @@ async def test_what_served_turns_and_groups_goes_with_the_jobs(store: PostgresBa
     await store.alter(Selector(ids=[job_id(3), job_id(41)]), Cancel(), T0)
     while jobs := (await store.claim(Claim("w", ("q",), 9, LEASE), T0)).jobs:
         await store.finish([done(job) for job in jobs], T0)
-    await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0), T0 + 2 * DAY)
-    await store.sweep(SweepClause(place=Place.TENANTS), T0 + 2 * DAY)
+    await store.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=0), T0 + 2 * DAY)
+    await store.sweep(SweepClause(target=SweepTarget.TENANTS), T0 + 2 * DAY)
     assert left() == {}
     [state] = await store.policies.find(["q"], T0)
     assert state.governed
@@ -415,7 +415,7 @@ async def test_what_served_turns_and_groups_goes_with_the_jobs(store: PostgresBa
 async def test_a_pause_that_is_over_leaves_nothing_behind(store: PostgresBackend) -> None:
     await store.policies.pause(QueuePause("q", tenant="a", lasts=SECOND), T0)
     await store.policies.pause(QueuePause("q", task="t", lasts=SECOND), T0)
-    await store.sweep(SweepClause(place=Place.TENANTS), T0 + SECOND)
+    await store.sweep(SweepClause(target=SweepTarget.TENANTS), T0 + SECOND)
     with psycopg.connect(server().url(), autocommit=True) as connection:
         for table in ("tenant_rules", "task_rules"):
             assert connection.execute(f"SELECT count(*) FROM {SCHEMA}.{table}".encode()).fetchall() == [(0,)]
@@ -427,12 +427,12 @@ async def test_a_pause_that_is_over_leaves_nothing_behind(store: PostgresBackend
 async def test_what_waited_before_there_were_rules_comes_into_turns_bit_by_bit(store: PostgresBackend) -> None:
     for start in range(0, 6_000, 1_000):
         await store.insert([row(n, tenant=f"t{n % 2}") for n in range(start, start + 1_000)], T0)
-    assert await store.policies.save(Policy(queue="q", tenant_workers=5, tenant_batch=1), T0)
+    assert await store.policies.save(Policy(queue="q", tenant_workers=5, tenant_batch=10), T0)
     seen: set[bytes] = set()
     for _ in range(6):
         jobs = (await store.claim(Claim("w", ("q",), 1_000, LEASE), T0)).jobs
         assert len(jobs) == 1_000
-        assert abs(sum(job.tenant == "t0" for job in jobs) - 500) <= 1
+        assert abs(sum(job.tenant == "t0" for job in jobs) - 500) <= 10
         seen |= {job.id for job in jobs}
     assert len(seen) == 6_000
 
@@ -509,7 +509,7 @@ async def test_a_claim_that_sees_the_past_hides_no_tenant_from_the_next(store: P
         await store.insert([row(1, tenant="a", run_at=T0 + 5)], T0 + 5)
         await store.policies.tenants("q", at=T0 + 6)
         seen = past.execute(
-            "SELECT id FROM claim_v1(%s, 'v', '{q}', 10, %s, 0::smallint, NULL, 1000000, true) WHERE kind = 1",
+            "SELECT id FROM claim_v1(%s, 'v', '{q}', 10, %s, 0::smallint, NULL, 1000000, true) WHERE id IS NOT NULL",
             (T0 + 10, LEASE),
         )
         assert seen.fetchall() == []
@@ -623,8 +623,8 @@ async def test_workers_that_pass_groups_to_each_other_never_wait_in_a_ring(store
 
 
 NEWS = f"""
-    INSERT INTO {SCHEMA}.news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
-    SELECT qid, 1, tids, '{{0}}', ats, lanes, tenants, tasks FROM {SCHEMA}.news, generate_series(1, 20000)
+    INSERT INTO {SCHEMA}.news (qid, kind, tids, jobs, ats, tenants)
+    SELECT qid, 1, tids, '{{0}}', ats, tenants FROM {SCHEMA}.news, generate_series(1, 20000)
 """
 
 

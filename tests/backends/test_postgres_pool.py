@@ -150,7 +150,7 @@ async def test_connections_that_nobody_uses_are_closed_but_for_one(
 
 
 async def test_a_connection_is_not_used_for_ever(store: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_LIFETIME", 0.0)
+    monkeypatch.setattr(connections, "LIFETIME", 0.0)
     await store.stats(T0)
     assert sessions(store) == 0
     await store.stats(T0)
@@ -294,7 +294,7 @@ async def test_a_statement_that_takes_too_long_is_ended_by_the_server(
 ) -> None:
     """Nothing of a call that was given up is left behind on the server: here one that waits for a key of a transaction
     that does not end."""
-    monkeypatch.setattr(connections, "_LIMIT", 1.0)
+    monkeypatch.setattr(connections, "LIMIT", 1.0)
     monkeypatch.setattr(connections, "_GRACE", 10.0)
     backend = store.sibling()
     await backend.open()

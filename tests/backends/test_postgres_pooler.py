@@ -60,7 +60,10 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 class TestPooledPostgres(BackendConformance):
-    capabilities = ("durable", "policies", "store_depth", "ticks", "finish_and_claim")
+    capabilities = (
+        "durable", "policies", "store_depth", "ticks", "references", "documents", "archive", "tracks", "tables",
+        "finish_and_claim", "journal", "parts", "usage", "reserve", "transfers", "strict_order",
+    )  # fmt: skip
 
     def connect(self, place: Path) -> Backend:
         return connect(place)

@@ -15,7 +15,7 @@ from servers.postgres import Postgres
 from headrace.backends.postgres import PostgresBackend
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam.policy import QueuePause
-from headrace.seam.records import Claim, Place, SweepClause
+from headrace.seam.records import Claim, SweepClause, SweepTarget
 from headrace.testing.conformance.base import LEASE, row, settle
 from headrace.types import JobState
 from tests.postgres import server
@@ -78,8 +78,8 @@ async def test_a_database_may_have_settings_of_its_own(database: str, *, prepare
         await store.policies.pause(QueuePause("café"))
         [queue] = (await store.stats()).queues
         assert (queue.queue, queue.paused, queue.completed) == ("café", True, len(jobs))
-        assert (await store.sweep(SweepClause(place=Place.COMPLETED, older_than=2 * _DAY))).removed == 0
-        assert await store.tidy([SweepClause(place=Place.COMPLETED, older_than=2 * _DAY)]) == {}
+        assert (await store.sweep(SweepClause(target=SweepTarget.COMPLETED, older_than=2 * _DAY))).removed == 0
+        assert await store.tidy([SweepClause(target=SweepTarget.COMPLETED, older_than=2 * _DAY)]) == {}
 
 
 async def test_a_day_is_dropped_only_where_that_is_safe(database: str) -> None:
@@ -88,7 +88,7 @@ async def test_a_day_is_dropped_only_where_that_is_safe(database: str) -> None:
     with psycopg.connect(server().url(database), autocommit=True) as connection:
         connection.execute("ALTER DATABASE other SET default_transaction_isolation TO 'repeatable read'")
     async with opened(server().url(database), prepare=False) as store:
-        assert await store.tidy([SweepClause(place=Place.COMPLETED, older_than=2 * _DAY)]) == {}
+        assert await store.tidy([SweepClause(target=SweepTarget.COMPLETED, older_than=2 * _DAY)]) == {}
         with pytest.raises(ConfigError, match=r"read committed, not repeatable read"):
             await store._call("drop_day", None, 3, 2 * _DAY)
 
@@ -106,7 +106,7 @@ async def test_locks_of_the_application_are_its_own(database: str) -> None:
             ours = "SELECT c.oid::bigint FROM pg_class AS c WHERE c.relnamespace = 'headrace'::regnamespace"
             connection.execute(f"SELECT pg_advisory_lock(n), pg_advisory_lock(n * 8 + 3) FROM ({ours}) AS x (n)")
             await asyncio.wait_for(store.insert([row(1)]), 60)
-            await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0))
+            await store.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=0))
 
 
 async def test_too_many_days_for_the_servers_locks() -> None:

@@ -9,7 +9,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.seam.records import Claim, Delete, Place, Reap, Requeue, Selector, Settlement, SweepClause
+from headrace.seam.records import Claim, Delete, Reap, Requeue, Selector, Settlement, SweepClause, SweepTarget
 from headrace.types import JobState
 from tests.backends.test_postgres_days import _AFTER, _NOON, _SECOND, _THEN, days, id_of, row, tidy
 from tests.postgres import server
@@ -75,10 +75,10 @@ async def test_each_way_in_and_out_is_counted(store: PostgresBackend, connection
     for bound, left in (("max_count", 15), ("max_bytes", 1_000)):
         more = True
         while more:
-            more = (await store.sweep(SweepClause(place=Place.FAILED, limit=3, **{bound: left}), _AFTER)).more  # type: ignore[arg-type]
+            more = (await store.sweep(SweepClause(target=SweepTarget.FAILED, limit=3, **{bound: left}), _AFTER)).more  # type: ignore[arg-type]
             audit(connection)
     assert set(audit(connection)) == {"", "a", "b"}
-    await store.sweep(SweepClause(place=Place.FAILED, older_than=0), _AFTER)
+    await store.sweep(SweepClause(target=SweepTarget.FAILED, older_than=0), _AFTER)
     assert audit(connection) == {}
 
 
@@ -86,7 +86,7 @@ async def test_a_day_of_dead_letters_is_counted_off(store: PostgresBackend, conn
     await end(store, "a", 0, 500)
     await end(store, "b", 500, 30)
     await end(store, "b", 600, 20, JobState.COMPLETED)
-    assert await tidy(store, Place.FAILED) == 530
+    assert await tidy(store, SweepTarget.FAILED) == 530
     assert "ended_20260301" not in days(connection)
     assert audit(connection) == {}
 
@@ -102,7 +102,7 @@ async def test_dead_letters_that_stay_when_their_day_goes_are_counted_once(
     assert await tidy(store) == 3_000
     assert ("ended_20260301" in days(connection)) == (dead > 1_000)
     assert audit(connection) == {"a": 10, "b": dead}
-    assert (await store.sweep(SweepClause(place=Place.FAILED, max_count=dead), _AFTER)).removed == 10
+    assert (await store.sweep(SweepClause(target=SweepTarget.FAILED, max_count=dead), _AFTER)).removed == 10
     assert audit(connection) == {"a": 10, "b": dead - 10}
 
 

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend, marks
+from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.marks import NOTHING, Way
 from headrace.seam.policy import Policy
 from headrace.seam.records import Claim, Claimed, JobId, Leased, Row, Settlement
@@ -29,8 +30,8 @@ class Walking(PostgresBackend):
 
     async def _call(self, name: str, *params: Any) -> list[Any]:
         rows = await super()._call(name, *params)
-        if name in ("claim", "turn"):
-            self.walked += rows[-1][7]
+        if name in ("claim", "complete_and_claim"):
+            self.walked += shapes.rest(rows).walked
         return rows
 
 

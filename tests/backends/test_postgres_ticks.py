@@ -13,7 +13,7 @@ import pytest
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.postgres import PostgresBackend
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Claim, Hint, Pause, Place, Row, Selector, SweepClause
+from headrace.seam.records import Claim, Hint, Pause, Row, Selector, SweepClause, SweepTarget
 from headrace.seam.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, T0, job_id, row, settle
 from headrace.testing.conformance.ticks import schedule, uid
@@ -87,18 +87,11 @@ async def test_every_operation_is_one_trip(store: Counting) -> None:
         store.ticks.plan([*plans, *plans], T0),
         store.ticks.note([TickNote(uid(n), T0, "completed", 1, 1) for n in names], T0),
         store.ticks.history(uid(1)),
-        store.sweep(SweepClause(place=Place.TICKS, older_than=0), T0),
+        store.sweep(SweepClause(target=SweepTarget.TICKS, older_than=0), T0),
     ):
         before = store.trips
         await operation
         assert store.trips == before + 1
-
-
-async def test_those_of_an_older_version_see_the_places_that_they_know(store: PostgresBackend) -> None:
-    await store.ticks.save([Save(schedule(1), 0)], T0)
-    await store.ticks.plan([Plan("s000001", uid(1), 1, [NewTick(T0, T0)])], T0)
-    places = await store._connections.rows("SELECT state, jobs FROM headrace.places_v1()")
-    assert places == [(3, 0), (4, 0), (5, 0)]
 
 
 # -- as in memory
@@ -180,7 +173,7 @@ class Twin:
 
     async def _sweeps(self) -> None:
         bounds = self._random.choice(({"older_than": HOUR}, {"older_than": 3 * HOUR}, {"max_count": 10_000}))
-        await self._same(lambda store: store.sweep(SweepClause(place=Place.TICKS, **bounds), self._now))
+        await self._same(lambda store: store.sweep(SweepClause(target=SweepTarget.TICKS, **bounds), self._now))
 
 
 async def _known(store: Backend) -> dict[str, Any]:
@@ -198,7 +191,7 @@ async def _all(store: Backend, now: int) -> list[Any]:
     found += [await store.ticks.due(Look(limit, shard, 2), now) for limit in (2, 100) for shard in (0, 1)]
     found += [await store.ticks.history(uid(number)) for number in range(20)]
     page = await store.scan(Selector(), None, 1_000, now)
-    return [*found, page.records, [one for one in (await store.stats(now)).places if one.place == Place.TICKS]]
+    return [*found, page.records, [one for one in (await store.stats(now)).kept if one.target == SweepTarget.TICKS]]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -24,6 +24,9 @@ class _Silent:
     def count(self, topic: str, jobs: int) -> None:
         pass
 
+    def along(self, topic: str) -> None:
+        pass
+
     async def flush(self) -> None:
         pass
 

@@ -11,7 +11,10 @@ from tests.valkey import stores
 
 
 class TestRedis(BackendConformance):
-    capabilities = ("durable", "hints", "policies", "store_depth", "ticks", "finish_and_claim")
+    capabilities = (
+        "durable", "hints", "policies", "store_depth", "ticks", "references", "documents", "archive", "tracks",
+        "finish_and_claim", "events", "journal", "parts", "usage", "transfers", "strict_order",
+    )  # fmt: skip
 
     def connect(self, place: Path) -> RedisBackend:
         return stores.connect(place)

@@ -23,7 +23,6 @@ from headrace.seam.records import (
     JobKey,
     Move,
     Pause,
-    Place,
     Reap,
     Reprioritise,
     Requeue,
@@ -33,6 +32,7 @@ from headrace.seam.records import (
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
     Watch,
 )
 from headrace.seam.ticks import Drop, Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote
@@ -211,7 +211,7 @@ class Anybody:
     async def sweep(self) -> None:
         choice = self._chance.choice
         clause = SweepClause(
-            place=choice(list(Place)),
+            target=choice(list(SweepTarget)),
             older_than=choice((None, 3 * SECOND)),
             max_count=choice((None, 5)),
             max_bytes=choice((None, 3_000)),

@@ -17,7 +17,10 @@ from tests.valkey_cluster import stores
 
 
 class TestRedisCluster(BackendConformance):
-    capabilities = ("durable", "hints", "policies", "ticks", "finish_and_claim")
+    capabilities = (
+        "durable", "hints", "policies", "ticks", "references", "documents", "archive", "tracks", "finish_and_claim",
+        "events", "journal", "parts", "usage", "transfers", "strict_order",
+    )  # fmt: skip
 
     def connect(self, place: Path) -> ClusterBackend:
         return stores.connect(place)

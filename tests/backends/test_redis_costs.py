@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
-from headrace.seam.records import Cancel, Claim, Hold, JobId, Place, Reap, Selector, SweepClause
+from headrace.seam.records import Cancel, Claim, Hold, JobId, Reap, Selector, SweepClause, SweepTarget
 from headrace.seam.ticks import BUCKETS, Look, NewTick, Plan, Save, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row, settle
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
@@ -191,6 +191,37 @@ async def test_records_come_without_what_nobody_wants(store: RedisBackend) -> No
         assert 64 * KIB < said[0] < 6 * 64 * KIB
 
 
+async def test_running_jobs_are_found_among_the_leases(store: RedisBackend) -> None:
+    await fill(store, 20_000)
+    claimed = (await store.claim(Claim("w1", ("q",), 3, LEASE), T0)).jobs
+    with commands() as asked:
+        page = await store.scan(Selector(states=frozenset({JobState.RUNNING})), None, 2, T0)
+    assert ([record.id for record in page.records], page.after) == ([job_id(2), job_id(1)], job_id(1).hex())
+    assert asked.count() < 50
+    rest = await store.scan(Selector(states=frozenset({JobState.RUNNING}), queue="q"), page.after, 2, T0)
+    assert ([record.id for record in rest.records], rest.after) == ([claimed[0].id], None)
+    nobody = Selector(states=frozenset({JobState.RUNNING}), tenant="somebody")
+    assert (await store.scan(nobody, None, 2, T0)).records == []
+
+
+async def test_sections_that_a_claim_does_not_want_stay_on_the_server(store: RedisBackend) -> None:
+    cells = {"parameters": b"p" * KIB, "vm_state": bytes(64 * KIB)}
+    await store.insert([row(n, cells=cells, headers=b"h") for n in range(10)], T0)
+    taken = (await store.claim(Claim("w1", ("q",), 5, LEASE), T0)).jobs
+    patch: dict[str, bytes | None] = {"blob": bytes(64 * KIB)}
+    await store.finish([settle(job, JobState.AVAILABLE, cells=patch) for job in taken], T0)
+    with sent() as said:
+        claimed = await store.claim(Claim("w1", ("q",), 10, LEASE, frozenset({"parameters"})), T0)
+    assert [job.cells for job in claimed.jobs] == [{"parameters": b"p" * KIB}] * 10
+    assert sorted(len(job.left) for job in claimed.jobs) == [1] * 5 + [2] * 5
+    assert said[0] < 16 * KIB
+    with sent() as said:
+        [record] = await store.fetch([job_id(0)], frozenset({"parameters"}), T0)
+    assert record is not None
+    assert record.cells == {"parameters": b"p" * KIB}
+    assert said[0] < 4 * KIB
+
+
 # -- many jobs at once
 
 LARGE = 30
@@ -248,7 +279,7 @@ async def done(store: RedisBackend, first: int, count: int, *, ttl: int, at: int
         await store.finish([settle(job, result=b"r", result_ttl=ttl) for job in claimed.jobs], at)
 
 
-AGED = SweepClause(place=Place.COMPLETED, older_than=SECOND, limit=10)
+AGED = SweepClause(target=SweepTarget.COMPLETED, older_than=SECOND, limit=10)
 
 
 async def test_a_sweep_by_age_gets_past_results_that_are_held(store: RedisBackend) -> None:
@@ -358,7 +389,7 @@ async def test_when_all_are_due_at_once_a_look_reads_those_that_it_answers_with(
     for look in (Look(100), Look(100, 3, 7)):
         with commands() as asked:
             found = (await store.ticks.due(look, T0)).schedules
-        numbers = [n for n in range(0, 20_000, 2) if n % BUCKETS % look.shards == look.shard]
+        numbers = [n for n in range(0, 20_000, 2) if n % BUCKETS % look.shares == look.share]
         assert [one.name for one in found] == [f"s{n:06d}" for n in numbers[:100]]
         assert asked.read("Sd") == 100
         assert asked.count() < 600
@@ -370,6 +401,6 @@ async def test_ticks_are_swept_without_a_look_at_those_that_stay(store: RedisBac
         ticks = [NewTick(T0 + n, T0) for n in range(first, first + 1_000)]
         await store.ticks.plan([Plan("s000000", uid(0), None, ticks)], T0 + first)
     with commands() as asked:
-        swept = await store.sweep(SweepClause(place=Place.TICKS, older_than=HOUR, limit=10), T0 + HOUR)
+        swept = await store.sweep(SweepClause(target=SweepTarget.TICKS, older_than=HOUR, limit=10), T0 + HOUR)
     assert (swept.removed, swept.more) == (10, True)
     assert asked.count() < 60

@@ -17,7 +17,7 @@ from headrace.core.config import RetentionSettings
 from headrace.core.events import Observers
 from headrace.keeping.retention import Retention
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Beat, Claim, InsertStatus, Place, Reap, Row, Settlement, SweepClause
+from headrace.seam.records import Beat, Claim, InsertStatus, Reap, Row, Settlement, SweepClause, SweepTarget
 from headrace.seam.ticks import Drop, NewTick, Plan, Save, ScheduleSelector, TickNote
 from headrace.testing.conformance.base import HOUR, LEASE, T0, row
 from headrace.testing.conformance.ticks import schedule, uid
@@ -30,9 +30,9 @@ RESULT = 50
 ERROR = 200
 SLACK = 128 * 1024
 """Bytes that a server may have more or less of with the same in it."""
-STAYS = {":q", ":qn", ":qi", ":b", ":v", ":Wa"}
-"""Keys of an empty store: its layout, the numbers of its queues, the bytes of what has ended, which are none, and since
-when workers have been at work."""
+STAYS = {":q", ":qn", ":qi", ":b", ":v", ":Wa", ":K"}
+"""Keys of an empty store: its layout, the numbers of its queues, the bytes of what has ended, which are none, since
+when workers have been at work, and what the janitor did."""
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +124,8 @@ async def finish(store: Backend, end: End, at: int = T0) -> None:
 
 async def sweep(store: Backend, at: int) -> None:
     """Remove all that has ended."""
-    for place in Place:
-        while (await store.sweep(SweepClause(place=place, older_than=0), at)).more:
+    for place in SweepTarget:
+        while (await store.sweep(SweepClause(target=place, older_than=0), at)).more:
             pass
 
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from headrace.backends.redis import RedisBackend
 from headrace.errors import Unavailable
 from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
-from headrace.seam.records import Cancel, Claim, Leased, Place, Reap, Selector, SweepClause
+from headrace.seam.records import Cancel, Claim, Leased, Reap, Selector, SweepClause, SweepTarget
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, SECOND, T0, number, row, settle
 from headrace.types import JobState
 from tests.backends.redis_audit import Audit
@@ -280,10 +280,10 @@ async def test_tenants_and_groups_that_are_gone_leave_nothing_behind(rules: Poli
         await work_off(store, at)
         at += SECOND
     await store.policies.limit(TenantLimit("q", "t00001"), at)
-    for place in (Place.COMPLETED, Place.CANCELLED, Place.FAILED):
-        await store.sweep(SweepClause(place=place, older_than=0), at)
+    for place in (SweepTarget.COMPLETED, SweepTarget.CANCELLED, SweepTarget.FAILED):
+        await store.sweep(SweepClause(target=place, older_than=0), at)
     assert problems() == []
-    await store.sweep(SweepClause(place=Place.TENANTS), at + 20 * MINUTE)
+    await store.sweep(SweepClause(target=SweepTarget.TENANTS), at + 20 * MINUTE)
     assert problems() == []
     assert left() - {"of"} <= STAYS
     assert server().call("HLEN", "headrace{jobs}:M") == 0

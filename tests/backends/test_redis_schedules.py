@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from headrace.backends.redis import ClusterBackend
 from headrace.backends.redis.cluster.shard import ClusterShard
 from headrace.backends.redis.schedule_layout import Alteration
-from headrace.seam.records import Claim, Place, Reap, SweepClause, Swept
+from headrace.seam.records import Claim, Reap, SweepClause, SweepTarget, Swept
 from headrace.seam.ticks import Drop, Look, NewTick, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
@@ -262,17 +262,17 @@ async def test_ticks_of_all_shards_are_swept_in_the_order_in_which_they_were_pla
         for place, one in enumerate(kept):
             plan = Plan(one.name, one.uid, None, [NewTick(T0 + n, T0)])
             assert await store.ticks.plan([plan], T0 + 10 * n + place) == [[TickOutcome.MISSED]]
-    old = SweepClause(place=Place.TICKS, older_than=SECOND, limit=12)
+    old = SweepClause(target=SweepTarget.TICKS, older_than=SECOND, limit=12)
     now = T0 + SECOND + 15
     preview = await store.sweep(replace(old, dry_run=True), now)
     assert (preview.removed, preview.more) == (12, True)
     assert await store.sweep(old, now) == preview
     assert await store.sweep(old, now) == Swept(4, preview.bytes // 3, 34, more=False)
-    bounded = SweepClause(place=Place.TICKS, max_count=9)
+    bounded = SweepClause(target=SweepTarget.TICKS, max_count=9)
     assert (await store.sweep(bounded, now)).removed == 25
     left = [tick.slot - T0 for one in kept for tick in await store.ticks.history(one.uid)]
     assert left == [4] * 9
-    assert {place.place: place.count for place in (await store.stats(T0)).places}["ticks"] == 9
+    assert {place.target: place.count for place in (await store.stats(T0)).kept}["ticks"] == 9
 
 
 async def test_a_note_finds_its_tick_in_any_shard(store: ClusterBackend, stranger: ClusterBackend) -> None:

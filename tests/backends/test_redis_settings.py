@@ -27,7 +27,6 @@ from headrace.seam.records import (
     JobKey,
     Move,
     Pause,
-    Place,
     Reap,
     Reprioritise,
     Requeue,
@@ -35,6 +34,7 @@ from headrace.seam.records import (
     Resume,
     Selector,
     SweepClause,
+    SweepTarget,
 )
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row, settle
 from headrace.types import JobState
@@ -192,7 +192,7 @@ async def test_a_full_store_ends_jobs_and_takes_new_ones_once_there_is_room(valk
     with pytest.raises(StoreFull):
         await store.insert([row(7_000)], T0)
 
-    clause = SweepClause(place=Place.CANCELLED, max_count=0)
+    clause = SweepClause(target=SweepTarget.CANCELLED, max_count=0)
     assert (await store.sweep(clause, T0)).removed == 1_000
     assert (await store.insert([row(7_000)], T0))[0].status is InsertStatus.NEW
 
@@ -248,7 +248,7 @@ WRITES: dict[str, Callable[[Backend], Awaitable[object]]] = {
     "renew": lambda backend: backend.renew(Beat("w1", "w1", ("q",), LEASE), T0),
     "reap": lambda backend: backend.reap(Reap(), T0 + LEASE),
     "alter": lambda backend: backend.alter(Selector(ids=[job_id(1)]), Cancel(), T0),
-    "sweep": lambda backend: backend.sweep(SweepClause(place=Place.CANCELLED, max_count=0), T0),
+    "sweep": lambda backend: backend.sweep(SweepClause(target=SweepTarget.CANCELLED, max_count=0), T0),
 }
 
 

@@ -29,11 +29,11 @@ from headrace.seam.records import (
     InsertStatus,
     JobKey,
     Move,
-    Place,
     Reap,
     Renewed,
     Selector,
     SweepClause,
+    SweepTarget,
     Swept,
 )
 from headrace.seam.ticks import Look, Plan, Save, ScheduleSelector, TickOutcome
@@ -574,7 +574,7 @@ async def test_a_worker_is_listed_everywhere(store: ClusterBackend) -> None:
 # -- what is swept
 
 
-AGED = SweepClause(place=Place.COMPLETED, older_than=SECOND, limit=10)
+AGED = SweepClause(target=SweepTarget.COMPLETED, older_than=SECOND, limit=10)
 
 
 async def done(store: ClusterBackend, first: int, count: int, *, ttl: int, at: int) -> None:

@@ -13,7 +13,7 @@ import pytest_asyncio
 from headrace.backends.redis import RedisBackend
 from headrace.errors import StoreFull
 from headrace.seam.records import Claim, SweepClause
-from headrace.seam.records import Place as SweepPlace
+from headrace.seam.records import SweepTarget as SweepPlace
 from headrace.seam.ticks import (
     Drop,
     Look,
@@ -96,7 +96,7 @@ async def test_what_is_looked_at_noted_and_removed_goes_on(store: RedisBackend) 
         assert len((await store.ticks.due(Look(), T0)).schedules) == 1
         await store.ticks.note([TickNote(one.uid, T0, "completed", 1, 2)], T0)
         assert [tick.state for tick in await store.ticks.history(one.uid)] == ["completed"]
-        assert (await store.sweep(SweepClause(place=SweepPlace.TICKS, max_count=0), T0)).removed == 1
+        assert (await store.sweep(SweepClause(target=SweepPlace.TICKS, max_count=0), T0)).removed == 1
         assert await store.ticks.save([Drop(one.name, one.version)], T0) == [True]
         assert await store.ticks.find(ScheduleSelector()) == []
 
@@ -121,7 +121,7 @@ async def test_whoever_waits_for_jobs_hears_of_those_that_are_planned(store: Red
 async def test_a_sweep_that_comes_second_takes_no_more_than_there_was_to_take(store: RedisBackend) -> None:
     await store.ticks.save([Save(schedule(1), 0)], T0)
     await store.ticks.plan([Plan("s000001", uid(1), None, [NewTick(T0 + n, T0) for n in range(100)])], T0)
-    clause = SweepClause(place=SweepPlace.TICKS, max_count=50)
+    clause = SweepClause(target=SweepPlace.TICKS, max_count=50)
     several = await asyncio.gather(*(store.sweep(clause, T0) for _ in range(4)))
     assert sum(swept.removed for swept in several) == 50
     assert len(await store.ticks.history(uid(1), None, 200)) == 50
@@ -131,7 +131,7 @@ async def test_what_was_missed_and_made_up_for_is_as_old_as_that(store: RedisBac
     await store.ticks.save([Save(schedule(1), 0)], T0)
     for tick, at in ((NewTick(T0, T0), T0), (NewTick(T0 + 1, T0), T0 + 1), (fires(T0, 1), T0 + MINUTE)):
         await store.ticks.plan([Plan("s000001", uid(1), None, [tick])], at)
-    assert (await store.sweep(SweepClause(place=SweepPlace.TICKS, older_than=HOUR), T0 + HOUR + 1)).removed == 1
+    assert (await store.sweep(SweepClause(target=SweepPlace.TICKS, older_than=HOUR), T0 + HOUR + 1)).removed == 1
     assert [tick.outcome for tick in await store.ticks.history(uid(1))] == [TickOutcome.FIRED]
 
 

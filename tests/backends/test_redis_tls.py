@@ -154,7 +154,7 @@ async def test_files_that_cannot_be_read(front: TlsFront, papers: Certificates, 
 
 async def test_tls_where_there_is_none_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server without it waits for the end of a line that never comes."""
-    monkeypatch.setattr(connection, "_CONNECT", 0.3)
+    monkeypatch.setattr(connection, "CONNECT", 0.3)
     with pytest.raises((ConfigError, Unavailable), match=r"If it speaks no TLS, its URL begins with redis://"):
         async with opened(f"rediss://127.0.0.1:{server().port}/0?verify=no"):
             pass

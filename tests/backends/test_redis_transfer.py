@@ -255,7 +255,7 @@ async def test_a_job_may_move_as_it_ends(store: ClusterBackend, end: JobState) -
     assert record.result == (b"r" if end is JobState.COMPLETED else None)
     [queue] = (await store.stats(T0)).queues
     assert queue.queue == THERE
-    places = {place.place: place.count for place in (await store.stats(T0)).places}
+    places = {place.target: place.count for place in (await store.stats(T0)).kept}
     nothing = {"completed": 0, "cancelled": 0, "failed": 0, "keys": 0, "ticks": 0}
     assert places == nothing | ({end.value: 1} if end.terminal else {})
 
@@ -373,5 +373,5 @@ async def test_a_detour_that_was_begun_and_not_taken_holds_up_nothing(
     store: ClusterBackend, stranger: ClusterBackend
 ) -> None:
     source, _ = parts(store)
-    assert await source.mark([job_id(1)]) == []
+    assert await source.trace([job_id(1)]) == []
     assert [one.status for one in await stranger.insert([row(1, queue=HERE)], T0)] == [InsertStatus.NEW]

@@ -7,7 +7,10 @@ from headrace.testing.conformance import BackendConformance
 
 
 class TestSqlite(BackendConformance):
-    capabilities = ("durable", "hints", "policies", "store_depth", "ticks", "finish_and_claim")
+    capabilities = (
+        "durable", "hints", "policies", "store_depth", "ticks", "references", "documents", "archive", "tracks",
+        "tables", "finish_and_claim", "events", "journal", "parts", "usage", "transfers", "strict_order",
+    )  # fmt: skip
 
     def connect(self, place: Path) -> SqliteBackend:
         return SqliteBackend(place / "jobs.db")

@@ -17,7 +17,7 @@ import pytest
 from headrace.backends.sqlite import SqliteBackend, disk_space, schema
 from headrace.backends.sqlite.statements import migrations
 from headrace.errors import ConfigError, Corrupt, HeadraceError, SchemaMismatch, StoreFull, Unavailable
-from headrace.seam.records import Claim, InsertStatus, Place, Settlement, SweepClause
+from headrace.seam.records import Claim, InsertStatus, Settlement, SweepClause, SweepTarget
 from headrace.seam.ticks import Drop, Look, Save, ScheduleSelector, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row
 from headrace.testing.conformance.ticks import fires, moved, schedule
@@ -131,7 +131,7 @@ async def test_an_older_file_is_brought_up_to_date_with_its_jobs(tmp_path: Path,
             job_id(1),
             job_id(2),
         ]
-        assert (await backend.sweep(SweepClause(place=Place.TICKS, max_count=0), T0)).removed == 1
+        assert (await backend.sweep(SweepClause(target=SweepTarget.TICKS, max_count=0), T0)).removed == 1
     finally:
         await backend.close()
     assert look(path, "PRAGMA user_version") == len(migrations())
@@ -291,7 +291,7 @@ async def test_a_full_store_refuses_jobs_and_still_ends_them(tmp_path: Path) -> 
             assert len(jobs) == 20
             ended = [Settlement(job.id, job.epoch, "w", JobState.COMPLETED) for job in jobs]
             assert await backend.finish(ended) == [JobState.COMPLETED] * 20
-            swept = await backend.sweep(SweepClause(place=Place.COMPLETED, max_count=0))
+            swept = await backend.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=0))
             assert (swept.removed, swept.kept) == (20, 0)
         await backend.insert([row(n, cells={"blob": b"x" * 900}) for n in range(40)])
         [queue] = (await backend.stats()).queues
@@ -427,8 +427,8 @@ async def test_the_footprint_stays_flat_when_jobs_come_and_go(tmp_path: Path) ->
             result = b"r" * 1_500
             ended = [Settlement(j.id, j.epoch, "w", JobState.COMPLETED, result=result, result_ttl=9) for j in jobs]
             await backend.finish(ended, now)
-            await backend.sweep(SweepClause(place=Place.RESULTS), now + SECOND)
-            swept = await backend.sweep(SweepClause(place=Place.COMPLETED, older_than=0), now + SECOND)
+            await backend.sweep(SweepClause(target=SweepTarget.RESULTS), now + SECOND)
+            swept = await backend.sweep(SweepClause(target=SweepTarget.COMPLETED, older_than=0), now + SECOND)
             assert swept.removed == 200
             sizes.append(await backend._read(lambda session, _: session.one("PRAGMA page_count")[0], now))
         assert sizes[-1] <= sizes[2] * 1.1
@@ -458,13 +458,13 @@ async def test_the_footprint_stays_flat_when_schedules_and_ticks_come_and_go(tmp
             jobs = (await backend.claim(Claim("w", ("q",), 1_000, LEASE), now + SECOND)).jobs
             await backend.finish([Settlement(j.id, j.epoch, "w", JobState.COMPLETED, keep=False) for j in jobs], now)
             assert await ticks.save([Drop(one.name, 3) for one in big], now) == [True] * 100
-            assert (await backend.sweep(SweepClause(place=Place.TICKS, older_than=0), now)).removed == 1_000
+            assert (await backend.sweep(SweepClause(target=SweepTarget.TICKS, older_than=0), now)).removed == 1_000
             sizes.append(await backend._read(lambda session, _: session.one("PRAGMA page_count")[0], now))
         assert sizes[-1] <= sizes[2] * 1.1
         for table in ("jobs", "cells", "schedules", "ticks"):
             sql = f"SELECT count(*) FROM {table}"
             assert await backend._read(lambda session, _, sql=sql: session.one(sql)[0], now) == 0, table
-        assert {(place.count, place.bytes) for place in (await backend.stats(now)).places} == {(0, 0)}
+        assert {(place.count, place.bytes) for place in (await backend.stats(now)).kept} == {(0, 0)}
     finally:
         await backend.close()
 

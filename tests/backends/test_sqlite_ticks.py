@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.backends.sqlite import SqliteBackend
 from headrace.backends.sqlite.transaction import INLINE
-from headrace.seam.records import Place, SweepClause
+from headrace.seam.records import SweepClause, SweepTarget
 from headrace.seam.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.testing.conformance.base import T0, job_id
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
@@ -74,7 +74,7 @@ async def test_of_several_bounds_the_one_that_condemns_most_decides(store: Sqlit
     await ticks.save([Save(schedule(1), 0)], T0)
     for n in range(10):
         await ticks.plan([Plan("s000001", uid(1), None, [NewTick(T0 - n, T0)])], T0 + n)
-    [(count, size)] = [(p.count, p.bytes) for p in (await store.stats(T0)).places if p.place == Place.TICKS]
+    [(count, size)] = [(p.count, p.bytes) for p in (await store.stats(T0)).kept if p.target == SweepTarget.TICKS]
     each = size // count
     assert (count, each * count) == (10, size)
     bytes_ = (None, 0, 1, each, each + 1, 5 * each - 1, size - 1, size, size + 1)
@@ -84,7 +84,7 @@ async def test_of_several_bounds_the_one_that_condemns_most_decides(store: Sqlit
         heavy = 0 if max_bytes is None else sum(size - gone * each > max_bytes for gone in range(10))
         doomed = max(aged, over, heavy)
         clause = SweepClause(
-            place=Place.TICKS,
+            target=SweepTarget.TICKS,
             older_than=older_than,
             max_count=max_count,
             max_bytes=max_bytes,
@@ -95,6 +95,6 @@ async def test_of_several_bounds_the_one_that_condemns_most_decides(store: Sqlit
         removed = min(doomed, limit)
         assert (swept.removed, swept.kept, swept.more) == (removed, 10 - removed, doomed > limit), clause
         assert swept.bytes == removed * each
-    swept = await store.sweep(SweepClause(place=Place.TICKS, older_than=4, max_count=7), T0 + 9)
+    swept = await store.sweep(SweepClause(target=SweepTarget.TICKS, older_than=4, max_count=7), T0 + 9)
     assert (swept.removed, swept.kept) == (6, 4)
     assert [tick.slot for tick in await ticks.history(uid(1))] == [T0 - n for n in (6, 7, 8, 9)]

@@ -27,10 +27,9 @@ from headrace.seam.records import (
     Claimed,
     Delete,
     JobKey,
+    KeptStats,
     Move,
     Pause,
-    Place,
-    PlaceStats,
     Reap,
     Renewed,
     Requeue,
@@ -38,6 +37,7 @@ from headrace.seam.records import (
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
     Swept,
 )
 from headrace.seam.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote
@@ -135,8 +135,8 @@ def configure(queue: str, *, paused: bool) -> Operation:
     return lambda store: store.policies.pause(QueuePause(queue, paused=paused), NOW)
 
 
-def sweep(place: Place, max_count: int | None = None) -> Operation:
-    return lambda store: store.sweep(SweepClause(place=place, max_count=max_count), NOW)
+def sweep(place: SweepTarget, max_count: int | None = None) -> Operation:
+    return lambda store: store.sweep(SweepClause(target=place, max_count=max_count), NOW)
 
 
 def save(*given: Save | Drop) -> Operation:
@@ -185,8 +185,8 @@ OPERATIONS: dict[str, Operation] = {
     "fail, and claim": finish_and_claim,
     "renew": lambda store: store.renew(BEAT, NOW),
     "reap": lambda store: store.reap(REAP, NOW),
-    "sweep completed": sweep(Place.COMPLETED, max_count=0),
-    "sweep results": sweep(Place.RESULTS),
+    "sweep completed": sweep(SweepTarget.COMPLETED, max_count=0),
+    "sweep results": sweep(SweepTarget.RESULTS),
     "cancel": alter(Cancel(), 1, 20, 30, 11, 40),
     "move to a new queue": alter(Move("fresh"), 2, 31, 1, 20),
     "requeue": alter(Requeue(), 40, 41, 43, 44, 45),
@@ -213,7 +213,7 @@ OPERATIONS: dict[str, Operation] = {
         planned(4, fires(NOW, 100, queue="fresh"), version=None),
     ),
     "note": note(TickNote(uid(1), T0, "completed", 1, 2), TickNote(uid(1), NOW, "failed", 3, 4)),
-    "sweep ticks": lambda store: store.sweep(SweepClause(place=Place.TICKS, older_than=MINUTE), NOW),
+    "sweep ticks": lambda store: store.sweep(SweepClause(target=SweepTarget.TICKS, older_than=MINUTE), NOW),
 }
 ADDING = (
     "insert into a new queue", "insert into known queues", "again, with spawned jobs", "move to a new queue",
@@ -303,7 +303,7 @@ async def told(store: Backend, answers: Sequence[object]) -> dict[str, object]:
     found |= {f"job {n}": record for n, record in enumerate(await store.fetch(IDS, WANT, NOW))}
     found |= {f"{k.queue}/{k.key}": r for k, r in zip(KEYS, await store.fetch(KEYS, WANT, NOW), strict=True)}
     found |= {f"queue {queue.queue}": queue for queue in stats.queues}
-    found |= {f"place {place.place}": place for place in stats.places}
+    found |= {f"place {place.target}": place for place in stats.kept}
     found |= {f"schedule {one.name}": one for one in await ticks(store).find(ScheduleSelector())}
     found |= {f"ticks of {number}": await ticks(store).history(uid(number)) for number in range(10)}
     for later in (0, HOUR):
@@ -334,7 +334,7 @@ def differences(ours: dict[str, object], theirs: dict[str, object], *, bytes_too
 
 
 def _weightless(what: object) -> object:
-    return replace(what, bytes=0) if isinstance(what, Swept | PlaceStats) else what
+    return replace(what, bytes=0) if isinstance(what, Swept | KeptStats) else what
 
 
 async def check(names: Sequence[str], prepared: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

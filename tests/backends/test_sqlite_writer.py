@@ -21,13 +21,13 @@ from headrace.seam.records import (
     Cancel,
     Claim,
     InsertStatus,
-    Place,
     Reap,
     Requeue,
     Row,
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
 )
 from headrace.seam.ticks import Look, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row
@@ -125,7 +125,7 @@ async def test_a_plan_that_fails_fails_alone_and_leaves_nothing_by_halves(store:
     assert (await ticks.find(ScheduleSelector()))[1:] == before[1:]
     assert [len(await ticks.history(known.uid)) for known in before] == [1, 0, 0]
     assert await store.fetch([job_id(1), job_id(2), job_id(4)]) == [None] * 3
-    assert [place.count for place in (await store.stats()).places if place.place == Place.TICKS] == [1]
+    assert [place.count for place in (await store.stats()).kept if place.target == SweepTarget.TICKS] == [1]
 
 
 async def test_callers_that_give_up_break_nothing(store: SqliteBackend) -> None:
@@ -151,8 +151,8 @@ async def test_what_finds_nothing_to_write_needs_no_lock(store: SqliteBackend, o
             assert (claimed.jobs, claimed.next_in) == ([], SECOND)
             assert (await store.finish_and_claim([], CLAIM))[1] == claimed
             assert await store.reap(Reap()) == []
-            for place in Place:
-                assert (await store.sweep(SweepClause(place=place, older_than=0, max_count=5))).removed == 0
+            for place in SweepTarget:
+                assert (await store.sweep(SweepClause(target=place, older_than=0, max_count=5))).removed == 0
             assert await store.fetch([job_id(1)]) != [None]
             assert len((await store.scan(Selector())).records) == 2
             assert len((await store.stats()).queues) == 2

@@ -28,7 +28,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def everything_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests reach no other machine than this one."""
     for module in (transport, endpoint):
-        monkeypatch.setattr(module, "is_near", lambda host: False)
+        monkeypatch.setattr(module, "is_loopback", lambda host: False)
 
 
 def said(url: str) -> tuple[object, object]:

@@ -15,7 +15,7 @@ import pytest
 from psycopg import errors, sql
 from servers.postgres import BINARIES
 
-from headrace import JobInfo, JobState
+from headrace import JobInfo, JobState, NewJob
 from headrace.backends.postgres.hints import channel
 from headrace.seam.records import Claim, Row
 from tests.bind.conftest import Shop
@@ -90,10 +90,34 @@ async def test_what_is_there_already(shop: Shop) -> None:
     await shop.drain()
     [(_, job_id, status, state, attempt, result)] = enqueue(shop, keyed)
     assert (job_id, status, state, attempt) == (ids[0], "done", "completed", 0)
-    assert shop.app.client.packer.envelope.open(result, "result")[1] == b"0"
+    assert shop.app.client.packer.envelope.unwrap(result, "result")[1] == b"0"
     [(_, job_id, status, *_)] = enqueue(shop, {"task": "extract", "id": str(ids[1])})
     assert (job_id, status) == (ids[1], "same")
     assert enqueue(shop, "[]") == []
+
+
+async def test_a_waiting_job_is_replaced(shop: Shop) -> None:
+    """In the transaction of the caller: not at all, if that is rolled back."""
+    keyed = {"task": "extract", "queue": "extracts", "key": "k", "args": {"uid": "a"}, "delay": 3600}
+    [(_, job_id, *_)] = enqueue(shop, keyed)
+    given = keyed | {"args": {"uid": "b"}, "on_duplicate": "replace", "delay": 0}
+    with psycopg.connect(shop.url) as connection:
+        connection.execute("SELECT headrace.enqueue_v1(%s)", [json.dumps(given)])
+        connection.rollback()
+    assert (await stored(shop, job_id)).args == {"uid": "a"}
+    [(_, answered, status, state, *_)] = enqueue(shop, given)
+    assert (answered, status, state) == (job_id, "replaced", "available")
+    async with shop.app:
+        with psycopg.connect(shop.url) as connection:
+            bound = shop.app.bind(connection)
+            jobs = [
+                NewJob(task="extract", queue="extracts", key="k", args={"uid": "c"}, on_duplicate="replace arguments")
+            ]
+            [handle] = bound.enqueue_many(jobs)
+        assert (handle.id, handle.replaced) == (job_id, True)
+        await shop.app.drain()
+        info = await shop.app.get(job_id)
+    assert (info.args, info.state) == ({"uid": "c"}, "completed")
 
 
 async def test_everything_that_a_job_takes(shop: Shop) -> None:
@@ -170,6 +194,7 @@ async def test_headers_of_any_number(shop: Shop, count: int) -> None:
         ({"task": "t", "queue": ["q"]}, r'queue: expected text, got \["q"\]'),
         ({"task": "t", "key": 5}, "key: expected text, got 5"),
         ({"task": "t", "tennant": "a"}, 'unknown key "tennant"'),
+        ({"task": "t", "key": "k", "on_duplicate": "swap"}, 'on_duplicate: expected "keep", "replace", .* got "swap"'),
         ({"task": "t", "args": [1]}, r"args: expected an object, got \[1\]"),
         ({"task": "t", "args": "{}"}, 'args: expected an object, got "{}"'),
         ({"task": "t", "id": "7"}, 'id: expected a UUID, got "7"'),
@@ -197,6 +222,7 @@ async def test_headers_of_any_number(shop: Shop, count: int) -> None:
         ({"task": "t", "headers": ["a"]}, "headers: expected texts by name"),
         ({"task": "t", "headers": {"a": "x" * 8_200}}, "headers: expected at most 8192 bytes"),
         ({"task": "t", "on_failed": "no"}, 'on_failed: expected "run" or "return", got "no"'),
+        ({"task": "t", "unique": "10m"}, 'unique: expected "until done" or "while pending", got "10m"'),
         ({"task": "t", "cells": []}, "cells: expected an object"),
         ({"task": "t", "cells": {"params": ""}}, 'cells: unknown key "params"'),
         ({"task": "t", "cells": {"blob": 5}}, "cells: blob: expected bytes in base64, got 5"),
@@ -365,3 +391,23 @@ async def test_of_many_listeners_few_ask_whether_to_relay(shop: Shop) -> None:
             assert {(await hint).topic for hint in waiting} == {"queue:new"}
             while not shop.run("SELECT holder FROM headrace.relay WHERE until > 0"):
                 await asyncio.sleep(0.01)
+
+
+async def test_a_key_until_its_job_has_started_or_ended(shop: Shop) -> None:
+    """From SQL, and through a transaction of one's own."""
+    [(_, first, status, *_)] = enqueue(shop, {"task": "extract", "queue": "extracts", "key": "k", "args": {"uid": "a"}})
+    assert status == "new"
+    async with shop.app:
+        backend = await shop.app.client.backend()
+        [running] = (await backend.claim(Claim("holder", ("extracts",), 1, 30_000_000))).jobs
+        assert running.id == first.bytes
+        job = {"task": "extract", "queue": "extracts", "key": "k", "args": {"uid": "b"}}
+        assert enqueue(shop, job | {"unique": "until done"})[0][2] == "duplicate"
+        assert enqueue(shop, job | {"unique": "while pending"})[0][2] == "new"
+        with psycopg.connect(shop.url) as connection:
+            bound = shop.app.bind(connection)
+            pending = shop.extract.options(key="k", unique="while pending")
+            assert bound.enqueue(pending, "c").duplicate
+            once = shop.extract.options(key="other", unique="until done")
+            assert not bound.enqueue(once, "d").duplicate
+            assert bound.enqueue(once, "e").duplicate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import queue
 import shutil
@@ -33,6 +34,23 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("HEADRACE_") or name in ("NO_COLOR", "FORCE_COLOR"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command may be told to log in its own way, by options or by the module that it imports."""
+    root = logging.getLogger()
+    before = {log: (log.level, log.propagate, log.disabled, log.handlers[:]) for log in (root, *_loggers())}
+    yield
+    for log in _loggers():
+        level, log.propagate, log.disabled, log.handlers = before.get(log, (logging.NOTSET, True, False, []))
+        log.setLevel(level)
+    root.setLevel(before[root][0])
+    logging.captureWarnings(False)
+
+
+def _loggers() -> list[logging.Logger]:
+    return [log for log in logging.getLogger().manager.loggerDict.values() if isinstance(log, logging.Logger)]
 
 
 @pytest.fixture

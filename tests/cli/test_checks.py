@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,10 +152,16 @@ def test_health_of_the_workers_here(
     here = ("health", *URL, "--here")
     env = {"HEADRACE_WORKER__NAME": setting}
     beat(other)
-    assert "expected at least 1 worker of this machine alive, found 0" in run(*here, env=env, code=1).stdout
+    assert "expected at least 1 worker of this machine (named " in run(*here, env=env, code=1).stdout
     beat(alive)
     assert f"worker {alive}: seen 0 s ago" in run(*here, env=env).stdout
     run(*here, "--workers", "2", env=env, code=1)
+
+
+def test_a_wrong_sslmode_is_a_wrong_setting_and_no_store_that_is_away(run: Run) -> None:
+    told = run("health", "--url", "postgresql://127.0.0.1/x?sslmode=foo", code=2).stderr
+    assert "sslmode: expected one of disable, allow, prefer" in told
+    assert "got 'foo'" in told
 
 
 def test_random_names_are_of_no_machine(run: Run) -> None:
@@ -165,6 +172,7 @@ def test_random_names_are_of_no_machine(run: Run) -> None:
 
 def test_a_liveness_probe_outlasts_the_store(run: Run, run_json: RunJson) -> None:
     report = run_json("health", "--url", "sqlite:///nowhere.db", "--here", "--away-ok")
+    assert run("health", "--url", "sqlite:///nowhere.db", "--away-ok").stdout.startswith("warn  ")
     assert (report["ok"], report["reachable"]) == (False, False)
     beat("w")
     run("health", *URL, "--worker", "v", "--away-ok", code=1)
@@ -174,6 +182,35 @@ def test_a_liveness_probe_outlasts_the_store(run: Run, run_json: RunJson) -> Non
 def test_health_of_a_store_that_is_away(run_json: RunJson, url: str) -> None:
     report = run_json("health", "--url", url, code=75)
     assert (report["ok"], report["reachable"]) == (False, False)
+
+
+def test_health_of_a_store_that_was_never_asked(run: Run, run_json: RunJson) -> None:
+    """Its URL is refused before anything is sent: it does not answer, and it is not away either."""
+    url = "rediss://127.0.0.1?ca=/nonexistent.pem"
+    report = run_json("health", "--url", url, "--away-ok", code=1)
+    assert (report["ok"], report["reachable"]) == (False, False)
+    assert "answers" not in run("health", "--url", url, code=1).stdout
+
+
+@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
+def test_health_of_a_store_that_hangs(run_json: RunJson, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    monkeypatch.setattr("headrace.cli.health._LIMIT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"
+        report = run_json("health", "--url", url, "--here", "--away-ok")
+        run_json("health", "--url", url, "--here", code=75)
+    assert (report["ok"], report["reachable"]) == (False, False)
+    assert "expected an answer within 0.5 s, got none" in report["problems"][0]
+
+
+@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
+def test_doctor_of_a_store_that_hangs(run_json: RunJson, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    monkeypatch.setenv("HEADRACE_PATIENCE", "500ms")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        report = run_json("doctor", "--url", f"{scheme}://127.0.0.1:{silent.getsockname()[1]}", code=1)
+    [[level, what]] = findings(report, "store")
+    assert level == "fail"
+    assert "expected an answer from the store within 0.5 s, got none in 1." in what
 
 
 def findings(report: dict[str, Any], check: str) -> list[tuple[str, str]]:
@@ -192,6 +229,17 @@ def test_doctor(run: Run, run_json: RunJson) -> None:
     assert "ok    leases: none has expired" in text
     assert "secret-holder" not in text
     assert "s3cr3t" not in text
+
+
+def test_doctor_reminds_of_what_is_read_without_a_seal(run: Run, run_json: RunJson) -> None:
+    key = bytes(range(32)).hex()
+    sealed = {"JOB_KEYS": f"a:{key}", "HEADRACE_PAYLOADS__SEALING__KEYS": "env:JOB_KEYS"}
+    both = sealed | {"HEADRACE_PAYLOADS__SEALING__READ_UNSEALED": "true"}
+    assert findings(run_json("doctor", *URL), "sealing") == []
+    assert findings(run_json("doctor", *URL, env=sealed), "sealing") == [("ok", "payloads and results are sealed")]
+    [(level, what)] = findings(run_json("doctor", *URL, env=both), "sealing")
+    assert (level, "those that are not are read too" in what) == ("warn", True)
+    assert key not in run("doctor", *URL, env=both).output
 
 
 def test_doctor_finds_stale_leases(run_json: RunJson) -> None:

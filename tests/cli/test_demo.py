@@ -14,7 +14,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "pipeline" / "run.py"
 
 def demo(cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, DEMO]
-    return subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
 
 
 def workers(project: Path) -> list[object]:
@@ -29,8 +29,9 @@ def test_the_demo(tmp_path: Path) -> None:
     project = tmp_path / "demo"
     first = demo(tmp_path)
     assert first.returncode == 0, first.stdout + first.stderr
-    assert first.stdout.count("  ok  ") == 6
+    assert first.stdout.count("  ok  ") == 10
     assert "dead show" in first.stdout
+    assert "The dashboard: http://127.0.0.1:" in first.stdout
     assert workers(project) == []
 
     (project / "pages" / "headrace.txt").unlink()
@@ -40,7 +41,7 @@ def test_the_demo(tmp_path: Path) -> None:
     assert second.returncode == 1
     assert "You have changed app.py" in second.stdout
     assert "FAIL  A request to the worker, and its response: Unmet: expected 2 + 3 = 5, got -1" in second.stdout
-    assert second.stdout.count("  ok  ") == 5
+    assert second.stdout.count("  ok  ") == 9
     assert (project / "app.py").read_text() == changed
     assert (project / "pages" / "headrace.txt").exists(), "what is missing is put back"
     assert workers(project) == []

@@ -261,11 +261,11 @@ class Scripted(HelperProcess):
 
 async def test_one_at_a_time() -> None:
     helper = Scripted((0, True), (0, True))
-    helper.call()
-    helper.call()
+    helper.start()
+    helper.start()
     await helper.over()
     assert helper.started == 1
-    helper.call()
+    helper.start()
     await helper.over()
     assert (helper.started, helper.useful) == (2, True)
 
@@ -273,7 +273,7 @@ async def test_one_at_a_time() -> None:
 @pytest.mark.parametrize("code", [0, 1, -9])
 async def test_one_that_met_none_was_of_no_use(code: int) -> None:
     helper = Scripted((code, False))
-    helper.call()
+    helper.start()
     assert helper.useful
     await helper.over()
     assert not helper.useful
@@ -284,12 +284,12 @@ async def test_after_a_crash_there_is_a_pause_longer_each_time() -> None:
     pauses = []
     for _ in range(3):
         helper._not_before = 0.0
-        helper.call()
+        helper.start()
         await helper.over()
         pauses.append(helper._pause)
     assert (pauses, helper.started, helper.useful) == ([1.0, 2.0, 0.5], 3, True)
     helper._not_before = asyncio.get_running_loop().time() + 60
-    helper.call()
+    helper.start()
     await helper.over()
     assert helper.started == 3
 
@@ -297,7 +297,7 @@ async def test_after_a_crash_there_is_a_pause_longer_each_time() -> None:
 async def test_none_is_started_after_a_stop() -> None:
     helper = Scripted((0, True))
     helper.stop()
-    helper.call()
+    helper.start()
     await helper.close()
     assert helper.started == 0
 

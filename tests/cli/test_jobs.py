@@ -138,6 +138,15 @@ def test_bad_enqueues(run: Run, arguments: tuple[str, ...], code: int, words: li
     assert "Traceback" not in error
 
 
+def test_a_waiting_job_is_replaced(run: Run, run_json: RunJson) -> None:
+    first = run_json("enqueue", "hello", *APP, "--arg", 'who="a"', "--key", "debounced", "--delay", "1h")
+    options = ("--key", "debounced", "--unique", "while pending", "--on-duplicate", "replace arguments")
+    second = run_json("enqueue", "hello", *APP, "--arg", 'who="b"', *options)
+    assert (second["id"], second["status"]) == (first["id"], "replaced")
+    assert run_json("job", "show", first["id"], *APP)["args"] == {"who": "b"}
+    assert "keep" in run("enqueue", "hello", *APP, "--on-duplicate", "swap", code=2).stderr
+
+
 def test_waiting_in_vain(run: Run) -> None:
     error = run("enqueue", "hello", *APP, "--arg", 'who="a"', "--wait", "--timeout", "50ms", code=1).stderr
     assert "no answer in 0.05 s" in error
@@ -328,6 +337,12 @@ def test_dead_letters_by_their_reason(run: Run, run_json: RunJson) -> None:
     fail("poison", "boom", "poison")
     assert len(run_json("dead", "list", *URL, "--reason", "poison")["jobs"]) == 2
     assert len(run_json("job", "list", *URL, "--reason", "boom")["jobs"]) == 1
+    head, *rows = run("dead", "list", *URL).stdout.splitlines()
+    assert head.endswith("REASON")
+    assert sorted(row.split()[-1] for row in rows) == ["boom", "poison", "poison"]
+    unknown = run("dead", "list", *URL, "--reason", "posion").stderr
+    assert "no job has the reason 'posion'" in unknown
+    assert unknown.endswith("'boom', 'poison'\n")
     assert run_json("dead", "purge", *URL, "--reason", "boom", "--yes")["deleted"] == 1
     assert len(run_json("dead", "requeue", *URL, "--reason", "poison")["requeued"]) == 2
     assert run_json("dead", "list", *URL)["jobs"] == []
@@ -380,7 +395,9 @@ def test_queue_list(run: Run, run_json: RunJson) -> None:
         "dead": 0,
         "workers": 0,
     }
-    assert run("queue", "list", *URL).stdout.split()[-9:-2] == ["default", "2", "1", "0", "0", "0", "0"]
+    listed = run("queue", "list", *URL).stdout.split()
+    assert "PAUSED" in listed
+    assert listed[-10:-2] == ["default", "2", "1", "0", "0", "0", "0", "0"]
 
 
 def test_purge_counts_and_asks(run: Run, run_json: RunJson) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,13 @@ from headrace import Event, EventKind
 from headrace.cli import logs, output
 from headrace.cli.problems import Problem
 from headrace.cli.worker_summary import Summary
+from headrace.core.clock import ManualClock
+from headrace.core.event_log import log_event
+from headrace.core.meter import Meter
+from headrace.seam.records import Leased
 from tests.cli.conftest import Run
+
+LEASED = Leased(b"x" * 16, "q", "t", {}, 1)
 
 
 class Terminal(io.StringIO):
@@ -119,7 +126,7 @@ def test_one_event_is_one_line(kind: EventKind, format: str) -> None:
     event = Event(
         kind, uuid4().bytes, EVIL, EVIL, EVIL, 1, EVIL, 1.5, "the result", ValueError(EVIL + "x" * 9_999), EVIL
     )  # fmt: skip
-    logs.observer()(event)
+    log_event(event)
     [line] = stream.getvalue().splitlines()
     assert "\x1b" not in line
     assert "the result" not in line
@@ -132,16 +139,42 @@ def test_one_event_is_one_line(kind: EventKind, format: str) -> None:
 
 @pytest.mark.usefixtures("bare_logging")
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_a_traceback_is_on_its_line(format: str) -> None:
+def test_a_traceback_is_on_lines_of_its_own_or_in_its_object(format: str) -> None:
     stream = io.StringIO()
     logs.configure(format, "info", stream)
     try:
-        raise ValueError("postgres://me:hunter2@db")
+        raise ValueError(f"postgres://me:hunter2@db {EVIL}")
     except ValueError:
         logging.getLogger("mine").exception("oh")
-    [line] = stream.getvalue().splitlines()
-    assert "ValueError" in line
-    assert "hunter2" not in line
+    first, *rest = stream.getvalue().splitlines()
+    assert "hunter2" not in stream.getvalue()
+    if format == "json":
+        assert not rest
+        assert "ValueError" in json.loads(first)["exc_info"]
+    else:
+        assert first.endswith("error   oh")
+        assert rest[0] == "    Traceback (most recent call last):"
+        assert all(line.startswith("    ") and line.isprintable() for line in rest), "nothing passes for an entry"
+        assert any("ValueError: postgres://***@db" in line for line in rest)
+
+
+@pytest.mark.usefixtures("bare_logging")
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_an_error_that_is_no_valid_text_is_logged_all_the_same(format: str, tmp_path: Path) -> None:
+    try:
+        try:
+            raise ValueError("lone \ud800")
+        except ValueError as cause:
+            raise KeyError("because of it") from cause
+    except KeyError as error:
+        event = Event(EventKind.FAILED, uuid4().bytes, task="jobs.hello", error=error)
+    with (tmp_path / "log").open("w", encoding="utf-8") as stream:
+        logs.configure(format, "info", stream)
+        log_event(event)
+        log_event(Event(EventKind.FAILED, uuid4().bytes, task="jobs.other", error=ValueError("lone \ud800")))
+    first, second = (tmp_path / "log").read_text().splitlines()
+    assert "because of it" in first
+    assert "d800" in second
 
 
 @pytest.mark.usefixtures("bare_logging")
@@ -156,11 +189,21 @@ def test_auto_is_text_on_a_terminal_only() -> None:
 def test_the_usual_level_tells_of_trouble_only() -> None:
     stream = io.StringIO()
     logs.configure("json", "info", stream)
-    observe = logs.observer()
     for kind in EventKind:
-        observe(Event(kind, uuid4().bytes))
+        log_event(Event(kind, uuid4().bytes))
     told = {line["event"] for line in map(json.loads, stream.getvalue().splitlines())}
-    quiet = {"queued", "deduplicated", "refused", "started", "completed", "snoozed", "swept", "alert", "tick_fired"}
+    quiet = {
+        "queued",
+        "deduplicated",
+        "refused",
+        "started",
+        "completed",
+        "snoozed",
+        "paused",
+        "swept",
+        "alert",
+        "tick_fired",
+    }
     assert told == {kind.value for kind in EventKind} - quiet
 
 
@@ -168,7 +211,7 @@ def test_the_usual_level_tells_of_trouble_only() -> None:
 def test_a_job_that_stalled_says_what_happened() -> None:
     stream, job = io.StringIO(), uuid4()
     logs.configure("text", "info", stream)
-    logs.observer()(Event(EventKind.STALLED, job.bytes, task="jobs.hello"))
+    log_event(Event(EventKind.STALLED, job.bytes, task="jobs.hello"))
     assert f"stalled jobs.hello {job}: its worker died, and the job waits again\n" in stream.getvalue()
 
 
@@ -188,7 +231,18 @@ class Told(logging.Handler):
     async def next(self) -> dict[str, Any]:
         """What the next one tells: its fields that are not nought, and its text."""
         record = await asyncio.wait_for(self._records.get(), 60)
-        names = ("event", "worker", "completed", "failed", "retried", "snoozed", "cancelled", "lost", "running")
+        names = (
+            "event",
+            "worker",
+            "completed",
+            "failed",
+            "retried",
+            "snoozed",
+            "paused",
+            "cancelled",
+            "lost",
+            "running",
+        )
         fields = {name: getattr(record, name) for name in names}
         return {name: value for name, value in fields.items() if value} | {"text": record.getMessage()}
 
@@ -207,18 +261,17 @@ def told() -> Iterator[Told]:
 
 
 async def test_a_summary_tells_what_is_new_and_at_the_end_all(told: Told) -> None:
-    summary = Summary(every=0.01)
-    a, b, c = b"a", b"b", b"c"
+    meter, busy = Meter(ManualClock()), [2]
+    summary = Summary(meter, lambda: busy[0], every=0.01)
     async with summary.logged():
         summary.observe(Event(EventKind.WORKER_STARTED, worker="w"))
-        for job in (a, b, c):
-            summary.observe(Event(EventKind.STARTED, job))
-        summary.observe(Event(EventKind.COMPLETED, a))
+        meter.completed(LEASED, 0.0)
         first = await told.next()
         assert first.pop("text").startswith("w in the last ")
         assert first == {"event": "summary", "worker": "w", "completed": 1, "running": 2}
-        summary.observe(Event(EventKind.RETRYING, b))
-        summary.observe(Event(EventKind.FAILED, c))
+        busy[0] = 0
+        summary.observe(Event(EventKind.RETRYING, b"b"))
+        summary.observe(Event(EventKind.FAILED, b"c"))
         second = await told.next()
         assert second.pop("text").endswith(": 0 completed, 1 failed, 1 retried")
         assert second == {"event": "summary", "worker": "w", "failed": 1, "retried": 1}
@@ -229,25 +282,25 @@ async def test_a_summary_tells_what_is_new_and_at_the_end_all(told: Told) -> Non
 
 
 async def test_nothing_is_told_of_a_while_in_which_nothing_happened(told: Told) -> None:
-    summary = Summary(every=0.001)
+    summary = Summary(Meter(ManualClock()), lambda: 1, every=0.001)
     async with summary.logged():
         summary.observe(Event(EventKind.WORKER_STARTED, worker="w"))
-        summary.observe(Event(EventKind.STARTED, b"a"))
+        summary.observe(Event(EventKind.RETRYING, b"a"))
         await told.next()
         # Nothing can be waited for: there is to be nothing. A few turns of the summary's own are enough to see.
         await asyncio.sleep(0.02)
         assert told.empty()
 
 
-@pytest.mark.parametrize(
-    "kind", [EventKind.SNOOZED, EventKind.CANCELLED, EventKind.RELEASED, EventKind.LEASE_LOST], ids=str
-)
-async def test_however_a_run_ends_it_runs_no_longer(told: Told, kind: EventKind) -> None:
-    summary = Summary()
+async def test_a_summary_counts_what_came_after_it_began(told: Told) -> None:
+    meter = Meter(ManualClock())
+    meter.completed(LEASED, 0.0)
+    summary = Summary(meter, lambda: 0, every=0.001)
     async with summary.logged():
-        for event in (EventKind.WORKER_STARTED, EventKind.STARTED, kind):
-            summary.observe(Event(event, b"a", worker="w"))
-    assert "running" not in await told.next()
+        summary.observe(Event(EventKind.WORKER_STARTED, worker="w"))
+        meter.completed(LEASED, 0.0)
+        assert (await told.next())["completed"] == 1
+    assert (await told.next())["completed"] == 1
 
 
 def test_nothing_turns_the_direction_of_what_follows() -> None:

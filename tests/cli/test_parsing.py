@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from headrace.backends.refusal import NotLetIn
@@ -27,15 +28,14 @@ from tests.cli.conftest import Run
 
 COMMANDS = list(cli.list_commands(None))  # type: ignore[arg-type]
 SCHEDULE = ("list", "show", "next", "run", "pause", "resume", "backfill", "delete")
-GROUPS = ("job", "queue", "tenant", "dead", "schedule", "migrate")
+GROUPS = {
+    name: list(found.commands)
+    for name in COMMANDS
+    if isinstance(found := cli.get_command(None, name), click.Group)  # type: ignore[arg-type]
+}
 LEAVES = [
     *((name,) for name in COMMANDS if name not in GROUPS),
-    *(("job", verb) for verb in ("list", "show", "why", "retry", "cancel")),
-    *(("queue", verb) for verb in ("list", "limit", "pause", "resume", "purge")),
-    *(("tenant", verb) for verb in ("list", "limit", "pause", "resume")),
-    *(("dead", verb) for verb in ("list", "show", "requeue", "purge")),
-    *(("schedule", verb) for verb in SCHEDULE),
-    *(("migrate", verb) for verb in ("status", "plan", "sql", "up", "grant", "revoke")),
+    *((group, verb) for group, verbs in GROUPS.items() for verb in verbs),
 ]
 READS = [
     ("job", "list"), ("job", "show"), ("job", "why"), ("queue", "list"), ("queue", "limit"), ("tenant", "list"),

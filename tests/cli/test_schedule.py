@@ -19,9 +19,10 @@ from click.shell_completion import ShellComplete
 
 from headrace import App, Cron, Every, NewJob
 from headrace.cli.__main__ import cli
-from headrace.cli.schedule_output import coming, coverage, fate
+from headrace.cli.schedule_output import coming, fate
 from headrace.cli.times import by_clock, now, read_instant
 from headrace.errors import ConfigError
+from headrace.schedules.coverage import coverage
 from headrace.schedules.spec import TickInfo
 from tests.cli.conftest import Run
 from tests.cli.test_output import use_terminal

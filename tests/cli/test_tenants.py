@@ -208,6 +208,8 @@ def test_a_queue_that_nobody_uses_yet_may_be_a_typing_error(run: Run, enqueue: C
     for command in (("limit", "male", "acme", "--running", 1), ("pause", "male", "acme"), ("resume", "male", "acme")):
         assert "Known queues: mail" in run("tenant", *command, *APP).stderr
     assert told(run("tenant", "limit", "mail", "acme", "--running", 1, *APP).stderr) == ""
+    assert told(run("tenant", "pause", "mail", "acme", *APP).stderr) == ""
+    assert "tenant 'acne' has no jobs in queue 'mail' now" in run("tenant", "pause", "mail", "acne", *APP).stderr
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,14 @@ def test_a_job_that_waits_for_its_group(run: Run) -> None:
     assert [line.split() for line in shown.splitlines() if line.startswith("group")] == [["group", "g"]]
 
 
+def test_a_paused_job_names_the_command_that_resumes_it(run: Run) -> None:
+    job = enqueue(run)
+    run("job", "pause", job, *APP)
+    answer = run("job", "why", job, *APP)
+    assert answer.stdout == "the job itself is paused\n"
+    assert answer.stderr.endswith(f"run: headrace job resume {job}\n")
+
+
 def test_one_that_runs_and_one_that_has_ended(run: Run, shop: Shop) -> None:
     job = enqueue(run)
     shop(claim)

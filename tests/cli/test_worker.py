@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from headrace.web.address import parse_address
 from tests.cli.conftest import DEADLINE, Process, Run
+from tests.web_client import ask
 
 Start = Callable[..., Process]
 RunJson = Callable[..., Any]
@@ -380,8 +382,10 @@ def test_dev_tells_in_plain_words(start: Start, run: Run, project: Path) -> None
         "from headrace import App\napp = App()\n@app.task\nasync def hi() -> str:\n    return 'hi'\n"
     )
     dev = start("dev", "mine.py")
+    address = parse_address(dev.text("the dashboard: http://").split("http://")[1].strip().strip("/"))
     dev.text("store sqlite:///headrace.db")
     dev.text("worker started")
+    assert "read-only" not in ask(address, "/").text
     assert run("enqueue", "hi", "--app", "mine", "--wait").stdout == '"hi"\n'
     dev.text("started mine.hi")
     dev.text("completed mine.hi")

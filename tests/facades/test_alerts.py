@@ -103,7 +103,9 @@ def test_schedules_in_time() -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-@pytest.mark.parametrize(("misfire", "told"), [("skip", "was missed"), ("all", "after its instant")])
+@pytest.mark.parametrize(
+    ("misfire", "told"), [("skip", " after it were missed: nobody planned them in time"), ("all", "after its instant")]
+)
 def test_a_schedule_that_nobody_planned_for_long(declared: bool, misfire: Any, told: str) -> None:
     """Whoever finds it so: a planner, or a worker that starts and puts what is declared."""
 
@@ -194,7 +196,7 @@ def test_sweeps_that_fail(trouble: Exception, caplog: pytest.LogCaptureFixture) 
 
     class Failing(Tapped):
         async def sweep(self, clause: Any, at: Any = None) -> Any:
-            if clause.place == "results":
+            if clause.target == "results":
                 sweeps.append(len(sweeps) >= len(fine) or fine[len(sweeps)])
             if not sweeps[-1]:
                 raise trouble

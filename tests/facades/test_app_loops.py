@@ -418,6 +418,7 @@ class TestSyncApp:
         def use(_: int) -> None:
             together.wait(20)
             jobs.enqueue(nothing)
+            jobs.stats()
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(use, range(8)))
@@ -467,16 +468,13 @@ class TestSyncApp:
     @pytest.mark.parametrize(
         "use",
         [
-            lambda jobs: jobs.enqueue(_task(jobs)),
             lambda jobs: jobs.call(_task(jobs)),
-            lambda jobs: jobs.enqueue_many([]),
             lambda jobs: jobs.get("01900000-0000-7000-8000-000000000000"),
             lambda jobs: jobs.cancel("01900000-0000-7000-8000-000000000000"),
             lambda jobs: jobs.list_jobs(Selector()),
             lambda jobs: jobs.stats(),
             lambda jobs: jobs.pause("q"),
             lambda jobs: jobs.resume("q"),
-            lambda jobs: jobs.drain(),
             lambda jobs: jobs.__enter__(),
         ],
     )

@@ -182,14 +182,13 @@ class TestOutcomes:
 
     async def test_events_tell_which(self, memory: Store) -> None:
         world = Scripted(memory)
-        for outcome in (Done(1), Retry("1h"), Again("1h"), Fail("x"), Cancelled("y")):
+        for outcome in (Done(1), Retry("1h"), Again("1h"), Paused(), Fail("x"), Cancelled("y")):
             await world.run(outcome)
-        told = world.events.of(
-            EventKind.COMPLETED, EventKind.RETRYING, EventKind.SNOOZED, EventKind.FAILED, EventKind.CANCELLED
-        )
-        assert [event.kind.value for event in told] == ["completed", "retrying", "snoozed", "failed", "cancelled"]
+        kinds = ["completed", "retrying", "snoozed", "paused", "failed", "cancelled"]
+        told = [event for event in world.events.seen if event.kind in kinds]
+        assert [event.kind.value for event in told] == kinds
         assert told[0].result == 1
-        assert [event.detail for event in told[3:]] == ["x", "y"]
+        assert [event.detail for event in told[4:]] == ["x", "y"]
 
 
 class TestPatchAndSpawn:
@@ -214,7 +213,7 @@ class TestPatchAndSpawn:
         await world.app.drain()
         [record] = await backend.fetch([inserted.id], frozenset({"vm_state", "metadata", "blob"}), world.clock.stamp())
         assert record is not None
-        assert world.app.client.packer.sections(record.cells) == {"vm_state": b"", "blob": b"kept"}
+        assert world.app.client.packer.sections(record) == {"vm_state": b"", "blob": b"kept"}
 
     async def test_sections_come_to_the_handler(self, store: Store) -> None:
         world = Scripted(store)
@@ -330,6 +329,14 @@ class TestOutcomesThatCannotBeStored:
             (Done(1, patch="a patch"), "atch"),
             (Done(1, patch={"queue": "x"}), "atch"),
             (Done(1, spawn=5), "spawn|iterable|int"),
+            (
+                Done(1, spawn=[NewJob(task="t")] * 501),
+                "at most 500 jobs, got 501; spawn a job that",
+            ),
+            (
+                Done(1, spawn=[NewJob(task="t", queue=f"q{n}") for n in range(101)]),
+                "of at most 100 queues, got",
+            ),
         ],
     )
     async def test_fails_its_job_and_no_other(self, memory: Store, outcome: Any, says: str) -> None:
@@ -341,6 +348,8 @@ class TestOutcomesThatCannotBeStored:
         assert (info.state, info.attempt) == (JobState.FAILED, 1)
         assert info.reason == "outcome cannot be stored"
         assert re.search(says, info.failures[-1].message)
+        [failed] = world.events.of(EventKind.FAILED)
+        assert failed.detail == f"outcome cannot be stored: {info.failures[-1].message}"
         assert (await world.run("fine")).result == "fine"
 
     @pytest.mark.parametrize(
@@ -459,10 +468,10 @@ class TestFailures:
 
     async def test_only_the_last_few_are_kept(self, store: Store) -> None:
         """000-13: bounded, newest last, with one traceback."""
-        info = await Scripted(store, retry=immediate(20)).run(*[ValueError(n) for n in range(9)])
-        assert [failure.message for failure in info.failures] == ["4", "5", "6", "7", "8"]
-        assert [failure.attempt for failure in info.failures] == [5, 6, 7, 8, 9]
-        assert [bool(failure.traceback) for failure in info.failures] == [False] * 4 + [True]
+        info = await Scripted(store, retry=immediate(40)).run(*[ValueError(n) for n in range(29)])
+        assert [failure.message for failure in info.failures] == [str(n) for n in range(9, 29)]
+        assert [failure.attempt for failure in info.failures] == [*range(10, 30)]
+        assert [bool(failure.traceback) for failure in info.failures] == [False] * 19 + [True]
 
 
 class TestRetries:
@@ -653,17 +662,17 @@ class TestPayloads:
         [
             {},
             {"parameters": b""},
-            {"parameters": b"garbage that was never sealed"},
+            {"parameters": b"garbage that was never wrapped"},
             {"parameters": b"\x01\x00\x00\x00\x00{}"},
-            {"parameters": Envelope(max_size=99, compress_over=None).seal(b"{", 1, "x")},
-            {"parameters": Envelope(max_size=99, compress_over=None).seal(b"\xff\xfe", 1, "x")},
-            {"parameters": Envelope(max_size=99, compress_over=None).seal(b"[1]", 1, "x")},
-            {"parameters": Envelope(max_size=99, compress_over=None).seal(b'{"n": "one"}', 1, "x")},
-            {"parameters": Envelope(max_size=99, compress_over=None).seal(b'{"n": 1, "m": 2}', 1, "x")},
-            {"parameters": Envelope(max_size=99, compress_over=None).seal(b"{}", 1, "x")},
-            {"parameters": Envelope(max_size=99, compress_over=None).seal(b"\x81\xa1n\x01", 2, "x")},
-            {"parameters": Envelope(max_size=99, compress_over=None).seal(b"not zstd", 0x11, "x")},
-            {"parameters": Envelope(max_size=99, compress_over=None).seal(b"{}", 9, "x")},
+            {"parameters": Envelope(max_size=99, compress_over=None).wrap(b"{", 1, "x")},
+            {"parameters": Envelope(max_size=99, compress_over=None).wrap(b"\xff\xfe", 1, "x")},
+            {"parameters": Envelope(max_size=99, compress_over=None).wrap(b"[1]", 1, "x")},
+            {"parameters": Envelope(max_size=99, compress_over=None).wrap(b'{"n": "one"}', 1, "x")},
+            {"parameters": Envelope(max_size=99, compress_over=None).wrap(b'{"n": 1, "m": 2}', 1, "x")},
+            {"parameters": Envelope(max_size=99, compress_over=None).wrap(b"{}", 1, "x")},
+            {"parameters": Envelope(max_size=99, compress_over=None).wrap(b"\x81\xa1n\x01", 2, "x")},
+            {"parameters": Envelope(max_size=99, compress_over=None).wrap(b"not zstd", 0x11, "x")},
+            {"parameters": Envelope(max_size=99, compress_over=None).wrap(b"{}", 9, "x")},
         ],
     )
     @pytest.mark.parametrize("kind", ["task", "middleware", "batch"])
@@ -758,7 +767,8 @@ class TestPayloads:
 
     async def test_a_result_of_another_type_than_promised(self, memory: Store) -> None:
         """The task says int and returns text: told where it happens, not to whoever reads it later."""
-        app = memory.app()
+        app, events = memory.app(), Events()
+        app.observe(events)
 
         @app.task
         async def lies() -> int:
@@ -768,6 +778,8 @@ class TestPayloads:
         await within(app.drain())
         info = await handle.info()
         assert (info.state, info.reason) == (JobState.FAILED, "outcome cannot be stored")
+        [failed] = events.of(EventKind.FAILED)
+        assert "-> int: expected int, got str" in failed.detail
 
 
 class TestCancel:

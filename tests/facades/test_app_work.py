@@ -99,7 +99,7 @@ class TestDrain:
             await within(app.drain("mail"))
 
     async def test_without_tasks(self, memory: Store) -> None:
-        with pytest.raises(ConfigError, match="at least one queue"):
+        with pytest.raises(ConfigError, match="this app has no tasks"):
             await memory.app().drain()
 
     async def test_again_and_again(self, store: Store) -> None:
@@ -586,14 +586,14 @@ class TestThreads:
         assert (await handle.result(), runs) == ("done", [1])
 
     async def test_nothing_is_left(self, memory: Store) -> None:
-        app = memory.app()
+        app, before = memory.app(), {*threading.enumerate()}
 
         @app.task
         def work() -> None: ...
 
         await work.enqueue()
         await app.drain()
-        for thread in threading.enumerate():
+        for thread in {*threading.enumerate()} - before:
             if thread.name.startswith("headrace"):
                 thread.join(60)
                 assert not thread.is_alive()
@@ -817,3 +817,23 @@ class TestIsolation:
             return results, others
 
         assert simulate(main) == ([0, 1], ["still here"] * 4)
+
+
+async def test_a_handler_may_not_close_the_app_that_runs_it(memory: Store) -> None:
+    app = memory.app()
+
+    @app.task(retry=never())
+    async def closes() -> None:
+        await app.close()
+
+    @app.task
+    async def works() -> int:
+        return 1
+
+    async with app:
+        closing, working = await closes.enqueue(), await works.enqueue()
+        await within(app.drain())
+        info = await closing.info()
+        message = "a handler may not close the app that runs it; app.stop() asks its worker to stop"
+        assert (info.failures[-1].type, info.failures[-1].message) == ("ConfigError", message)
+        assert await working.result() == 1

@@ -181,7 +181,7 @@ async def test_of_several_full_queues_the_first_are_named(memory: Store) -> None
 async def test_a_refusal_costs_one_call(memory: Store) -> None:
     app, send, _ = filling(memory)
     await app.policies.set("mail", depth=0)
-    backend = await app.client.backend()
+    backend = app.client._backend
     assert backend.policies is not None
 
     async def away(*given: object, **also: object) -> Any:
@@ -196,7 +196,7 @@ async def test_a_refusal_costs_one_call(memory: Store) -> None:
 async def test_where_it_is_not_known_what_is_full_both_are_named(memory: Store) -> None:
     app, send, _ = filling(memory)
     await app.policies.set("mail", depth=0)
-    backend = await app.client.backend()
+    backend = app.client._backend
     insert = backend.insert
 
     async def silent(rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:

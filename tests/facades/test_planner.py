@@ -332,8 +332,8 @@ def test_a_share_that_nobody_plans_is_planned_by_others() -> None:
     async def main(world: World) -> Any:
         alerts: list[Any] = []
 
-        def make(shard: int) -> App:
-            app = world.app(planner={"shard": shard, "shards": 3})
+        def make(share: int) -> App:
+            app = world.app(planner={"share": share, "shares": 3})
             app.observe(lambda event: alerts.append(event) if event.kind is EventKind.ALERT else None)
             task = app.task(quiet, name="t")
             for number in range(9):
@@ -360,8 +360,8 @@ def test_shares_that_are_looked_after_are_left_alone() -> None:
     async def main(world: World) -> Any:
         alerts: list[Any] = []
 
-        def make(shard: int) -> App:
-            app = world.app(planner={"shard": shard, "shards": 2})
+        def make(share: int) -> App:
+            app = world.app(planner={"share": share, "shares": 2})
             app.observe(lambda event: alerts.append(event) if event.kind is EventKind.ALERT else None)
             task = app.task(quiet, name="t")
             for number in range(9):

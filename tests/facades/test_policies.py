@@ -142,6 +142,7 @@ async def test_a_worker_of_many_queues_starves_none(store: Store) -> None:
     ("rules", "words"),
     [
         ({"speed": 1}, ["unknown rule 'speed'", "running"]),
+        ({"tenant_worker": 1}, ["unknown rule 'tenant_worker' (did you mean 'tenant_workers'?)"]),
         ({"running": 0}, ["running", "at least 1", "got 0"]),
         ({"running": True}, ["running", "True"]),
         ({"running": 2**31}, ["running"]),

@@ -10,7 +10,7 @@ import pytest
 from headrace import Completed, Duplicate, Job, Queued, content_id, immediate, never
 from headrace.core.clock import ManualClock
 from headrace.errors import JobNotFound
-from headrace.seam.records import Place, SweepClause
+from headrace.seam.records import SweepClause, SweepTarget
 from tests.facades.harness import Gate, Store, fail_once, serving, within
 
 
@@ -69,7 +69,7 @@ class TestEnqueueAnswers:
             await queue.enqueue_and_wait("a", 1)
             backend = store.backend()
             await backend.open()
-            swept = await backend.sweep(SweepClause(place=Place.COMPLETED, max_count=0))
+            swept = await backend.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=0))
             await backend.close()
             assert swept.removed == 1
             assert await queue.enqueue("a", 1) == Duplicate("completed", 0)

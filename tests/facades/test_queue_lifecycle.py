@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from headrace import Job, Queue
+from headrace import EventKind, Job, Queue
 from headrace.errors import ConfigError
-from headrace.seam.records import Claim
-from tests.facades.harness import Calls, Gate, Store, World, script, serving, simulate, within
+from headrace.seam.records import Claim, JobKey
+from tests.facades.harness import Calls, Events, Gate, Store, World, script, serving, simulate, within
 
 
 class TestStartAndStop:
@@ -167,11 +167,11 @@ class TestStartAndStop:
         def in_a_thread(job: Job[int]) -> int:
             return job.payload
 
-        before = len(asyncio.all_tasks())
+        before, others = len(asyncio.all_tasks()), set(threading.enumerate())
         async with serving(queue):
             await queue.enqueue_and_wait("a", 1)
         assert len(asyncio.all_tasks()) == before
-        for thread in threading.enumerate():
+        for thread in set(threading.enumerate()) - others:
             if thread.name.startswith("headrace"):
                 thread.join(60)
                 assert not thread.is_alive(), thread.name
@@ -395,7 +395,8 @@ class TestStalls:
                 return job.payload
 
             await queue.enqueue("a", 1)
-            reaper = world.queue("other", lease="1s")
+            reaper, events = world.queue("other", lease="1s"), Events()
+            reaper.client.observers.add(events)
 
             @reaper.execute
             async def nothing(job: Job[int]) -> None:
@@ -405,10 +406,13 @@ class TestStalls:
                 for _ in range(10):
                     await world.memory.claim(Claim("ghost", ("jobs",), 1, 1_000_000))
                     await asyncio.sleep(20)
-            return await queue.status("a")
+            return await queue.status("a"), await queue.client.why(JobKey("jobs", "a")), events.of(EventKind.FAILED)
 
-        status = simulate(main)
+        status, why, told = simulate(main)
         assert (status.state, status.error.reason) == ("failed", "lost")
+        sentence = "lost: its worker died while running it, 3 times in a row"
+        assert str(status.error).endswith(f" failed, {sentence}")
+        assert (why.sentence, [event.detail for event in told]) == (f"it has ended: failed, {sentence}", [sentence])
 
 
 class TestDefinition:

@@ -394,7 +394,7 @@ class TestAfterHook:
             pass
 
         backend = await queue.client.backend()
-        good = queue.client.packer.seal_value(1, queue._payloads, "payload")
+        good = queue.client.packer.wrap_value(1, queue._payloads, "payload")
         cells = {"parameters": good, "blob": b"damaged"}
         await backend.insert([Row(b"\1" * 16, "jobs", "jobs", cells, key="bad")])
         async with serving(queue):

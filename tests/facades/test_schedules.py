@@ -388,7 +388,8 @@ async def test_what_is_planned_stays_when_the_interval_changes(store: Store) -> 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"bogus": 1}, ["'bogus'", "there are:", "jitter"]),
+        ({"bogus": 1}, ["'bogus'", "there are:", "dynamic_interval", "jitter"]),
+        ({"evry": "1s"}, ["'evry' (did you mean 'every'?)"]),
         ({"every": "5m", "cron": "@daily"}, ["got both"]),
         ({"tz": "UTC"}, ["an interval has no time zone"]),
         ({"every": "soon"}, ["interval", "'soon'"]),
@@ -731,7 +732,7 @@ async def test_backfill_reaches_no_further_back_than_the_ledger(store: Store) ->
     )
     await timed.pass_by("8d")
     with pytest.raises(
-        ConfigError, match=r"since: expected an instant after .*: the ledger does not reach back further"
+        ConfigError, match=r"since: expected an instant after .*: its history does not reach back further"
     ):
         await timed.schedules.backfill("ping", timed.start)
 
@@ -767,7 +768,7 @@ JOB = NewJob(task="ping", args={})
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Every("30s", JOB, jiter=0), ["unknown option 'jiter'; there are: delivery, end"]),  # type: ignore[call-arg]
+        (lambda: Every("30s", JOB, jiter=0), ["unknown option 'jiter' (did you mean 'jitter'?); there are: delivery"]),  # type: ignore[call-arg]
         (lambda: Cron("@daily", JOB, zone="UTC"), ["unknown option 'zone'", "tz"]),  # type: ignore[call-arg]
         (lambda: Every("30s", JOB, name=""), ["name", "empty"]),
         (lambda: Every("30s", JOB, name="a\0b"), ["name", "NUL"]),
@@ -980,3 +981,60 @@ async def test_a_delete_that_was_cut_short_can_be_done_again(store: Store) -> No
     with pytest.raises(ScheduleNotFound):
         await timed.schedules.get("ping")
     assert await timed.jobs(JobState.AVAILABLE) == 0
+
+
+async def test_many_at_once(store: Store) -> None:
+    """New ones, changed ones, ones that are as they should be, overdue ones and ones that fire at once."""
+    timed = Timed(store)
+    every = {"slow": "1h", "quick": "10s", "same": "2h", "late": "5s"}
+
+    def specs(**changed: str) -> list[Every]:
+        return [Every(length, timed.ping.job(name), name=name, jitter=0) for name, length in (every | changed).items()]
+
+    async with timed.app:
+        made = await timed.schedules.put_many(specs())
+        assert [(one.name, one.rule) for one in made] == [(name, f"every {length}") for name, length in every.items()]
+        timed.clock.advance("1m")
+        again = await timed.schedules.put_many(specs(slow="30m"))
+        assert [one.rule for one in again] == ["every 30m", "every 10s", "every 2h", "every 5s"]
+        one_by_one = [await timed.schedules.put(spec) for spec in specs(slow="30m")]
+        assert [one.to_dict() for one in again] == [one.to_dict() for one in one_by_one]
+        await timed.pass_by("20s")
+        assert timed.seen.count("quick") >= 2
+        assert await timed.schedules.put_many([]) == []
+
+
+async def test_many_cost_a_few_trips(memory: Store) -> None:
+    class Counting(Tapped):
+        calls = 0
+
+        async def _call(self, name: str, args: Any, at: Any, carry: Any) -> Any:
+            Counting.calls += 1
+            return await carry(at)
+
+    async def main(world: World) -> None:
+        app = world.app()
+
+        @app.task
+        def ping() -> None: ...
+
+        async with app:
+            Counting.calls = 0
+            found = await app.schedules.put_many(Every("1m", ping.job(), name=f"n{n}") for n in range(1_000))
+            assert len({one.name for one in found}) == 1_000
+
+    await asyncio.to_thread(simulate, main, Counting)
+    assert Counting.calls <= 12
+
+
+async def test_many_are_checked_before_the_first_is_stored(memory: Store) -> None:
+    timed = Timed(memory)
+    good = Every("1m", timed.ping.job(), name="good")
+    async with timed.app:
+        for bad, said in (
+            ("every minute", "expected Every"),
+            (good, "expected each name once, got 'good' several times"),
+        ):
+            with pytest.raises(ConfigError, match=said):
+                await timed.schedules.put_many([good, bad])  # type: ignore[list-item]
+        assert await timed.schedules.list() == []

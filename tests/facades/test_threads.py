@@ -13,7 +13,19 @@ from unittest.mock import AsyncMock, patch
 
 import pytest
 
-from headrace import App, Job, JobState, NewJob, Queue, SyncApp, never
+from headrace import (
+    App,
+    Completed,
+    Duplicate,
+    Job,
+    JobState,
+    NewJob,
+    Queue,
+    Queued,
+    SyncApp,
+    SyncQueue,
+    never,
+)
 from headrace.errors import ConfigError, HeadraceError, InvalidJob, WaitTimeout
 from headrace.seam.records import JobKey
 from tests.facades.harness import STORES, Store, script, within
@@ -190,6 +202,7 @@ class TestBesideALoop:
             await asyncio.to_thread(jobs.enqueue, double, 1)
         assert not loops_of_its_own()
         handle = await asyncio.to_thread(jobs.enqueue, double, 2)
+        await asyncio.to_thread(jobs.stats)
         assert len(loops_of_its_own()) == 1
         await asyncio.to_thread(jobs.close)
         assert not loops_of_its_own()
@@ -223,29 +236,31 @@ class TestBesideALoop:
         def note() -> None: ...
 
         async with app:
-            with pytest.raises(ConfigError):
-                SyncApp(other).enqueue(note)
             handle = await asyncio.to_thread(SyncApp(other).enqueue, note)
             assert (await app.get(handle.id)).task == note.name
             assert not loops_of_its_own()
 
-    async def test_the_sync_app_has_it_open(self, memory: Store) -> None:
-        """Then a loop cannot open it; the message says what to do."""
-        app = memory.app()
+    async def test_it_may_be_open_in_the_background_and_on_a_loop(self, store: Store) -> None:
+        """Neither knows of the other: the background has a client of its own."""
+        app = store.app()
 
         @app.task
         def note() -> None: ...
 
         jobs = SyncApp(app)
-        await asyncio.to_thread(jobs.enqueue, note)
-        with pytest.raises(ConfigError, match=r"on another event loop.*call close\(\) of the SyncApp"):
-            await note.enqueue()
+        early = await asyncio.to_thread(jobs.enqueue, note)
+        async with app:
+            late = await note.enqueue()
+            assert await asyncio.to_thread(lambda: early.info().id) == (await app.get(early.id)).id
+            await within(app.drain())
+            assert (await late.info()).state is JobState.COMPLETED
+        assert await asyncio.to_thread(early.result) is None
         await asyncio.to_thread(jobs.close)
-        await note.enqueue()
-        await app.client.close()
+        assert not loops_of_its_own()
 
-    async def test_the_threads_of_the_loop_itself(self, memory: Store) -> None:
-        """It would wait for itself: refused, with what to write instead."""
+    async def test_on_the_loop_itself(self, memory: Store, caplog: pytest.LogCaptureFixture) -> None:
+        """An enqueue is brief: it is served from the background, with a word of warning. What may take long is refused,
+        with what to write instead."""
         app = memory.app()
 
         @app.task
@@ -253,24 +268,29 @@ class TestBesideALoop:
 
         jobs = SyncApp(app)
         async with app:
-            for use in (jobs.stats, jobs.drain, lambda: jobs.enqueue(note), lambda: jobs.call(note)):
-                with pytest.raises(ConfigError, match=r"await .* here"):
+            for use in (jobs.stats, jobs.drain, lambda: jobs.call(note), note.call_sync):
+                with pytest.raises(ConfigError, match="await "):
                     use()
-            with pytest.raises(ConfigError, match=r"await note\.enqueue\(…\) here"):
+            with pytest.raises(ConfigError, match=r"await note\.call\(…\) here"):
+                note.call_sync()
+            for _ in range(2):
                 jobs.enqueue(note)
-        assert await memory.count() == 0
+            jobs.enqueue_many([note.job()])
+            told = [record.message for record in caplog.records if "await note.enqueue(…)" in record.message]
+            assert len(told) == 1
+            jobs.close()
+        assert not loops_of_its_own()
+        assert await memory.count() == 3
 
-    async def test_closing_on_its_own_loop(self, memory: Store) -> None:
-        """From a task that its drain runs: refused, not a thread that waits for itself."""
+    async def test_closing_in_a_task_of_its_drain(self, memory: Store) -> None:
+        """The drain stops after that task."""
         app = memory.app()
-        jobs, refused = SyncApp(app), []
+        jobs, ran = SyncApp(app), []
 
         @app.task(retry=never())
         async def close() -> None:
-            try:
-                jobs.close()
-            except ConfigError as error:
-                refused.append(str(error))
+            jobs.close()
+            ran.append(1)
 
         def use() -> None:
             with jobs:
@@ -278,10 +298,32 @@ class TestBesideALoop:
                 jobs.drain()
 
         await within(asyncio.to_thread(use), 30)
-        assert refused == ["SyncApp.close() would wait for the loop that it was called on; call it from another thread"]
+        assert ran == [1]
+
+    def test_on_the_loop_in_the_background(self, memory: Any) -> None:
+        """It would wait for itself: refused."""
+        app, told = memory.app(), []
+
+        @app.task
+        def note() -> None: ...
+
+        jobs = SyncApp(app)
+
+        async def use() -> None:
+            for call in (note.enqueue_sync, jobs.close):
+                with pytest.raises(ConfigError) as refused:
+                    call()
+                told.append(str(refused.value))
+
+        with jobs:
+            jobs.wait_for(use())
+        assert [text.partition(";")[0] for text in told] == [
+            "this call would block the event loop that runs here",
+            "close() would wait for the loop that it was called on",
+        ]
 
     def test_a_loop_that_does_not_run(self, memory: Any) -> None:
-        """Nobody would ever answer: refused at once."""
+        """Nobody would ever answer there; the background does."""
         app = memory.app()
 
         @app.task
@@ -289,10 +331,11 @@ class TestBesideALoop:
 
         loop = asyncio.new_event_loop()
         loop.run_until_complete(app.client.open())
-        with pytest.raises(ConfigError, match="does not run"):
-            SyncApp(app).enqueue(note)
+        with SyncApp(app) as jobs:
+            jobs.enqueue(note)
         loop.run_until_complete(app.client.close())
         loop.close()
+        assert asyncio.run(memory.count()) == 1
 
     def test_a_loop_that_ends_meanwhile(self, memory: Any) -> None:
         """A thread that waits is told, whether the loop was closed properly or merely stopped."""
@@ -392,16 +435,16 @@ class TestWithoutALoop:
     @pytest.mark.parametrize(
         ("use", "instead"),
         [
-            (lambda app, task, batch, queue: task.enqueue(1), r"SyncApp\(app\)\.enqueue\(task, …\)"),
-            (lambda app, task, batch, queue: task.options(delay=1).enqueue(1), r"SyncApp\(app\)\.enqueue\(task, …\)"),
-            (lambda app, task, batch, queue: task.call(1), r"SyncApp\(app\)\.call\(task, …\)"),
-            (lambda app, task, batch, queue: batch.enqueue(1), r"SyncApp\(app\)\.enqueue_many\(\[task\.job\(…\)\]\)"),
-            (lambda app, task, batch, queue: batch.call(1), "await it"),
+            (lambda app, task, batch, queue: task.enqueue(1), r"call its enqueue_sync\(…\)"),
+            (lambda app, task, batch, queue: task.options(delay=1).enqueue(1), r"call its enqueue_sync\(…\)"),
+            (lambda app, task, batch, queue: task.call(1), r"call its call_sync\(…\)"),
+            (lambda app, task, batch, queue: batch.enqueue(1), r"call its enqueue_sync\(…\)"),
+            (lambda app, task, batch, queue: batch.call(1), r"call its call_sync\(…\)"),
             (lambda app, task, batch, queue: app.enqueue_many([task.job(1)]), r"SyncApp\(app\)\.enqueue_many\(jobs\)"),
             (lambda app, task, batch, queue: app.enqueue_named(task.name, {"n": 1}), "await it"),
             (lambda app, task, batch, queue: app.cancel(NOBODY), r"SyncApp\(app\)\.cancel\(id\)"),
-            (lambda app, task, batch, queue: queue.enqueue("a", 1), "await it"),
-            (lambda app, task, batch, queue: queue.enqueue_and_wait("a", 1), "await it"),
+            (lambda app, task, batch, queue: queue.enqueue("a", 1), r"SyncQueue\(queue\)\.enqueue\(…\)"),
+            (lambda app, task, batch, queue: queue.enqueue_and_wait("a", 1), r"SyncQueue\(queue\)\.enqueue_and_wait"),
         ],
     )
     def test_refused(self, app: App, use: Callable[..., Any], instead: str) -> None:
@@ -428,7 +471,7 @@ class TestWithoutALoop:
         async with app:
             handle = await parent.enqueue()
             await within(app.drain())
-            with pytest.raises(HeadraceError, match=r"SyncApp\(app\)\.enqueue"):
+            with pytest.raises(HeadraceError, match="enqueue_sync"):
                 await handle.result()
 
     async def test_they_still_pass_for_coroutine_functions(self, app: App) -> None:
@@ -472,3 +515,130 @@ def test_jobs_without_a_task(place: Store) -> None:
     with SyncApp(app) as jobs:
         [handle] = jobs.enqueue_many([NewJob(task="elsewhere", args={})])
         assert jobs.wait_for(app.client.fetch(handle.id)) is not None
+
+
+class TestQueues:
+    """``SyncQueue``: what can be asked of a queue, without await."""
+
+    async def test_every_call(self, store: Store) -> None:
+        queue = store.queue("lengths", result_ttl="1h")
+
+        @queue.execute
+        def length(job: Job[str]) -> int:
+            return len(job.payload)
+
+        lengths = SyncQueue(queue)
+
+        def use() -> None:
+            assert lengths.enqueue_and_wait("a", "hello") == 5
+            assert lengths.enqueue("a", "hello") == Completed(5)
+            assert lengths.result("a") == 5
+            assert lengths.update_result_ttl("a", "2h") == "updated"
+            assert lengths.enqueue("b", "later", delay="1h") == Queued()
+            status = lengths.status("b")
+            assert status is not None
+            assert status.state == "queued"
+            assert lengths.cancel("b") == "cancelled"
+            assert not loops_of_its_own()
+
+        async with queue:
+            await within(asyncio.to_thread(use))
+
+    def test_without_a_loop(self, place: Store) -> None:
+        with SyncQueue(Queue[int, int]("numbers", place.client())) as numbers:
+            assert numbers.enqueue("a", 1) == Queued()
+            assert isinstance(numbers.enqueue("a", 1), Duplicate)
+        assert not loops_of_its_own()
+        with pytest.raises(ConfigError, match="this SyncQueue is closed"):
+            numbers.status("a")
+
+
+class TestTwins:
+    """``enqueue_sync`` and ``call_sync`` of tasks and batch tasks."""
+
+    async def test_in_plain_tasks(self, store: Store) -> None:
+        app, ran = store.app(), []
+
+        @app.batch(size=10)
+        async def collect(jobs: list[Job[int]]) -> list[int]:
+            ran.extend(job.payload for job in jobs)
+            return [2 * job.payload for job in jobs]
+
+        @app.task
+        def double(n: int) -> int:
+            return 2 * n
+
+        @app.task(retry=never())
+        def parent() -> list[int]:
+            handle = double.options(key="one").enqueue_sync(1)
+            return [handle.result(), double.call_sync(2), collect.call_sync(3), collect.enqueue_sync(4).result()]
+
+        async with app:
+            work = asyncio.ensure_future(app.work())
+            assert await within(parent.call()) == [2, 4, 6, 8]
+            app.stop()
+            await within(work)
+        assert sorted(ran) == [3, 4]
+
+    def test_nothing_has_to_be_opened_or_closed(self, tmp_path: Path) -> None:
+        """The end of the program is the end of the background: no thread is left, no warning is told."""
+        told = script(f"""
+            import subprocess, sys
+            code = '''
+            from headrace import App
+            app = App("sqlite:///{tmp_path}/jobs.db")
+
+            @app.task(name="note")
+            def note(n: int) -> None: ...
+
+            print(note.enqueue_sync(1).state)
+            '''
+            from textwrap import dedent
+            done = subprocess.run([sys.executable, "-X", "dev", "-c", dedent(code)], capture_output=True, text=True)
+            print(done.returncode, done.stdout, done.stderr)
+        """)
+        assert told == ["0", "available"]
+        assert not (tmp_path / "jobs.db-wal").exists()
+
+    def test_run_after_an_enqueue(self, place: Store) -> None:
+        """A script that enqueues, then works: the background has a client of its own."""
+        app, ran = place.app(), []
+
+        @app.task
+        async def note(n: int) -> None:
+            ran.append(n)
+
+        handle = note.enqueue_sync(1)
+        app.run(burst=True)
+        assert ran == [1]
+        assert handle.result(0) is None
+
+    def test_a_fork_while_somebody_waits(self, tmp_path: Path) -> None:
+        """The connections of the background stay open for the one who waits, and the fork is not held up."""
+        told = script(f"""
+            import os, threading
+            from headrace import App
+            from headrace.errors import WaitTimeout
+
+            app = App("sqlite:///{tmp_path}/jobs.db")
+
+            @app.task(name="nobody_runs_this")
+            def nobody_runs_this() -> None: ...
+
+            handle, told = nobody_runs_this.enqueue_sync(), []
+
+            def wait():
+                try:
+                    handle.result("3s")
+                except WaitTimeout:
+                    told.append("waited")
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+            if (child := os.fork()) == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            thread.join()
+            print(*told, nobody_runs_this.enqueue_sync().state)
+        """)
+        assert told == ["waited", "available"]

@@ -62,6 +62,23 @@ async def test_nobody_listens_or_all_are_busy_or_it_is_next(case: Case) -> None:
     assert await case.why(job) == (WhyCode.NEXT, "it is due, and a worker should take it now")
 
 
+async def test_on_its_last_chance_it_waits_to_run_alone(case: Case) -> None:
+    job = await case.job()
+    backend = await case.app.client.backend()
+    for _ in range(2):
+        await case.claim()
+        case.clock.advance("31s")
+        await backend.reap(Reap(max_lost=2), case.clock.now())
+        case.clock.advance("10m")
+    await case.worker(busy=2)
+    code, sentence = await case.why(job)
+    assert code is WhyCode.LAST_CHANCE
+    assert sentence == (
+        "it is on its last chance and runs alone: it waits for a worker's helper process, "
+        "or for a worker that holds no other job"
+    )
+
+
 async def test_it_runs_or_has_ended(case: Case) -> None:
     job = await case.job()
     await case.worker()

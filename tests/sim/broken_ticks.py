@@ -35,7 +35,7 @@ class PlanIgnoresVersion(MemoryBackend):
 class _SlotsTwice(MemoryTicks):
     def _tick(self, uid: bytes, tick: NewTick, schedule: Schedule, now: int) -> TickOutcome | None:
         if (uid, tick.slot) in self._store.ledger.ticks:
-            self._store.ledger.remove(uid, tick.slot)
+            self._store.ledger.remove((uid, tick.slot))
         return super()._tick(uid, tick, schedule, now)
 
 

@@ -20,12 +20,12 @@ from headrace.seam.records import (
     Claimed,
     JobId,
     Leased,
-    Place,
     Reap,
     Row,
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
     Swept,
 )
 from headrace.seam.ticks import Look, Looked, Plan, Save, Schedule
@@ -141,8 +141,8 @@ class Tale:
     def pause(self, tenant: str | None = None, *, paused: bool = True) -> None:
         self.call("op", "policies.pause", QueuePause("q", tenant, paused=paused))
 
-    def sweep(self, place: Place = Place.COMPLETED, older_than: int = SECOND, **how: Any) -> Any:
-        return self.call("j", "sweep", SweepClause(place=place, older_than=older_than), **how)
+    def sweep(self, place: SweepTarget = SweepTarget.COMPLETED, older_than: int = SECOND, **how: Any) -> Any:
+        return self.call("j", "sweep", SweepClause(target=place, older_than=older_than), **how)
 
     def removed(self, gone: list[JobId], clause: SweepClause, swept: Swept) -> None:
         """A sweep after which the observer missed these."""

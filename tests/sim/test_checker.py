@@ -22,7 +22,6 @@ from headrace.seam.records import (
     InsertStatus,
     Move,
     Pause,
-    Place,
     Reap,
     Reaped,
     Renewed,
@@ -31,6 +30,7 @@ from headrace.seam.records import (
     Settlement,
     Stats,
     SweepClause,
+    SweepTarget,
     Swept,
 )
 from headrace.seam.ticks import Drop, Look, Looked, Overlap, Plan, TickOutcome
@@ -320,7 +320,7 @@ def a_sweep_takes_what_is_old_and_done(t: Tale) -> None:
     t.run(result=b"r", result_ttl=SECOND)
     t.wait(5)
     t.run(number=2)
-    t.sweep(Place.RESULTS)
+    t.sweep(SweepTarget.RESULTS)
     t.sweep()
     t.insert(row(1))
     t.run(number=3)
@@ -803,13 +803,13 @@ def a_resume_is_told_of_and_not_done(t: Tale) -> None:
 def a_sweep_takes_a_young_one(t: Tale) -> None:
     t.insert(row(1))
     t.run()
-    t.removed([job(1)], SweepClause(place=Place.COMPLETED, older_than=60 * SECOND), Swept(1, 1, 0, more=False))
+    t.removed([job(1)], SweepClause(target=SweepTarget.COMPLETED, older_than=60 * SECOND), Swept(1, 1, 0, more=False))
 
 
 @illegal("I17")
 def a_sweep_takes_a_waiting_one(t: Tale) -> None:
     t.insert(row(1))
-    t.removed([job(1)], SweepClause(place=Place.COMPLETED, older_than=0), Swept(0, 0, 0, more=False))
+    t.removed([job(1)], SweepClause(target=SweepTarget.COMPLETED, older_than=0), Swept(0, 0, 0, more=False))
 
 
 @illegal("I17")
@@ -817,7 +817,12 @@ def a_dry_run_tells_something_else(t: Tale) -> None:
     t.insert(row(1))
     t.run()
     t.wait(5)
-    t.call("j", "sweep", SweepClause(place=Place.COMPLETED, older_than=0, dry_run=True), lie=Swept(0, 0, 1, more=False))
+    t.call(
+        "j",
+        "sweep",
+        SweepClause(target=SweepTarget.COMPLETED, older_than=0, dry_run=True),
+        lie=Swept(0, 0, 1, more=False),
+    )
 
 
 @illegal("I17")
@@ -825,7 +830,7 @@ def a_job_is_swept_that_has_just_ended(t: Tale) -> None:
     t.insert(row(1))
     t.run()
     t.wait(2)
-    clause = SweepClause(place=Place.COMPLETED, older_than=SECOND, max_count=0, spare=60 * SECOND)
+    clause = SweepClause(target=SweepTarget.COMPLETED, older_than=SECOND, max_count=0, spare=60 * SECOND)
     t.removed([job(1)], clause, Swept(1, 0, 0, more=False))
 
 

@@ -14,7 +14,7 @@ from headrace.errors import Unavailable
 from headrace.schedules.calendar import EveryRule
 from headrace.schedules.plan import Definition, Template
 from headrace.seam.policy import Policy, QueuePause, TenantLimit
-from headrace.seam.records import Beat, Cancel, Claim, Place, Reap, Selector, Settlement, SweepClause
+from headrace.seam.records import Beat, Cancel, Claim, Reap, Selector, Settlement, SweepClause, SweepTarget
 from headrace.seam.ticks import Look, NewTick, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.testing.sim import FaultyBackend, History, Node, SimClock, SimLoop, check, run
 from headrace.testing.sim import Plan as Network
@@ -169,7 +169,7 @@ def test_every_operation_passes_and_is_recorded() -> None:
         assert [r is not None for r in await seen.fetch([job(3), job(9)])] == [True, False]
         assert len((await seen.scan(Selector())).records) == 5
         assert (await seen.stats()).queues[0].available == 3
-        assert (await seen.sweep(SweepClause(place=Place.COMPLETED, older_than=0))).removed == 1
+        assert (await seen.sweep(SweepClause(target=SweepTarget.COMPLETED, older_than=0))).removed == 1
         assert seen.limits == rig.store.limits
 
     rig = rigged(main)

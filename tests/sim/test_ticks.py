@@ -14,7 +14,7 @@ from headrace.errors import Unavailable
 from headrace.schedules.calendar import EveryRule
 from headrace.schedules.plan import Definition, Misfire, Template, look_at
 from headrace.schedules.planner import Planner
-from headrace.seam.records import Claim, Inserted, InsertStatus, Place, Row, Settlement, SweepClause
+from headrace.seam.records import Claim, Inserted, InsertStatus, Row, Settlement, SweepClause, SweepTarget
 from headrace.seam.ticks import Overlap, Save, Schedule, ScheduleSelector, TickOutcome
 from headrace.testing.sim import History, Node, Plan, SimClock, check, run
 from headrace.testing.sim.history import Event, Kind
@@ -136,7 +136,7 @@ def test_a_million_slots_are_one_job_each_whoever_dies_meanwhile(seed: int) -> N
         planners = Planners(world, 4)
         for _ in range(slots // 500 + 1):
             await planners.haunt(500)
-            await store.sweep(SweepClause(place=Place.TICKS, max_count=20_000, limit=100_000), world.clock.now())
+            await store.sweep(SweepClause(target=SweepTarget.TICKS, max_count=20_000, limit=100_000), world.clock.now())
         left = await store.ticks.find(ScheduleSelector(), limit=schedules)
         assert [one.slot for one in left] == [None] * schedules
         assert [one.runs for one in left] == [slots] * schedules

@@ -6,24 +6,34 @@ it is an error when the checker no longer complains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
+import msgspec
+
 import headrace
 from headrace import (
+    Action,
+    Admin,
     Again,
     App,
     AsyncBound,
+    AuditEntry,
     BatchTask,
     Bound,
+    Bundle,
     Cancelled,
     CancelToken,
+    Changed,
     Client,
     Completed,
     Counters,
+    Crawler,
     Cron,
+    CurrentJob,
+    Cursor,
     Done,
     Duplicate,
     Ending,
@@ -31,50 +41,91 @@ from headrace import (
     EventKind,
     Every,
     Fail,
+    Flush,
     Handle,
+    Janitor,
+    JanitorRun,
+    JanitorStep,
     Job,
+    JobCount,
+    JobDetails,
+    JobFields,
     JobInfo,
+    JobPage,
     JobState,
     JobStatus,
     JsonSerde,
+    KeepInfo,
+    KeptView,
     Lease,
     Middleware,
+    Moment,
+    MomentKind,
     MsgpackSerde,
     NewJob,
     Next,
+    Operation,
     Outcome,
+    Overview,
+    Part,
     Patch,
     Paused,
+    PlainMiddleware,
     Policies,
     PolicyInfo,
+    Progress,
+    Pull,
+    PulledJob,
     Queue,
     Queued,
+    QueueView,
     RawSerde,
+    Redaction,
+    Replayed,
     Retry,
     RetryPolicy,
+    RowSink,
     ScheduleHealth,
     ScheduleInfo,
     Schedules,
     Sections,
+    SectionView,
     Serde,
     Settings,
     Stop,
+    Streams,
+    Subject,
     SyncApp,
+    SyncHandle,
+    SyncQueue,
+    Table,
+    TableStats,
+    TableSweep,
     Task,
     TenantInfo,
     TickInfo,
+    TierCount,
+    Timeline,
+    Tracker,
+    UsageInfo,
+    Vault,
+    VaultFile,
+    Visited,
     Why,
     WhyCode,
+    WorkerView,
     connect,
     content_id,
+    current_job,
     exponential,
     forever,
     gentle,
+    given,
     immediate,
     never,
     persistent,
 )
-from headrace.errors import HeadraceError, JobFailed, LeaseLost, QueueFull
+from headrace.errors import HeadraceError, JobFailed, LeaseLost, QueueFull, SafetyStop
 
 
 class Image:
@@ -197,6 +248,9 @@ async def handles(handle: Handle[int]) -> None:
     assert_type(await handle.result(), int)
     assert_type(await handle.result("5s"), int)
     assert_type(await handle.info(), JobInfo)
+    assert_type(await handle.progress(), Progress | None)
+    assert_type([part async for part in handle.stream()], list[Part])
+    assert_type(handle.replaced, bool)
     await handle.result(b"5s")  # type: ignore[arg-type]
 
 
@@ -259,6 +313,7 @@ async def schedules(schedules: Schedules, when: datetime) -> None:
     Cron("@daily", nightly.job(), delivery="twice")  # type: ignore[arg-type]
     app.every("30s", "nightly")  # type: ignore[arg-type]
     app.cron(5, nightly.job())  # type: ignore[arg-type]
+    assert_type(await schedules.put_many([Every("30s", nightly.job())]), Sequence[ScheduleInfo])
     await schedules.put("every minute")  # type: ignore[arg-type]
     await schedules.backfill("north")  # type: ignore[call-arg]
 
@@ -272,6 +327,46 @@ def stored(info: ScheduleInfo, tick: TickInfo, health: ScheduleHealth) -> None:
     assert_type(tick.slot, datetime)
     assert_type(tick.waited, float | None)
     assert_type(tick.to_dict(), dict[str, Any])
+
+
+# -- retention
+
+
+async def janitor(janitor: Janitor, stop: SafetyStop) -> None:
+    assert_type(app.janitor, Janitor)
+    assert_type(app.keep("7d", states=["failed"], queue="mail"), None)
+    assert_type(await janitor.keep("forever", states="completed", count=5, bytes=5), None)
+    assert_type(await janitor.forget(task="send"), int)
+    assert_type(await janitor.rules(), list[KeepInfo])
+    assert_type(await janitor.preview(), JanitorRun)
+    run = await janitor.run(force=True)
+    assert_type(run.deleted, int)
+    assert_type(run.steps, list[JanitorStep])
+    assert_type(run.steps[0].cutoff, datetime | None)
+    assert_type(await janitor.log(5), list[JanitorRun])
+    assert_type(stop.plan, Any)
+    assert_type(await janitor.set_budget(5), None)
+    assert_type(await janitor.drop_budget(), None)
+    assert_type(await janitor.usage(), UsageInfo)
+
+    app.keep()  # type: ignore[call-arg]
+    await janitor.keep("1d", count="5")  # type: ignore[arg-type]
+
+
+async def vault(vault: Vault, file: VaultFile) -> None:
+    assert_type(app.vault, Vault)
+    assert_type(await vault.query("SELECT 1", [5], since=datetime.now()), list[dict[str, Any]])
+    assert_type(await vault.files(), list[VaultFile])
+    assert_type(await vault.replay("id = ?", ["x"], limit=5), Replayed)
+    assert_type(await vault.append("metrics", [{"a": 1}]), str | None)
+    assert_type(await vault.archive(), int)
+    assert_type((await vault.compact()).made, int)
+    assert_type((await vault.verify()).problems, list[str])
+    assert_type(await vault.leave(), None)
+    assert_type(file.bytes, int)
+
+    await vault.query()  # type: ignore[call-arg]
+    await vault.append(5, [])  # type: ignore[arg-type]
 
 
 # -- policies
@@ -323,6 +418,8 @@ async def why(job_id: UUID) -> None:
     assert_type(reason.code, WhyCode)
     assert_type(reason.sentence, str)
     await app.why(5)  # type: ignore[arg-type]
+    assert_type(await app.wait(job_id, timeout="10s"), Any)
+    await app.wait(5)  # type: ignore[arg-type]
 
 
 # -- jobs and outcomes
@@ -364,6 +461,26 @@ async def job(job: Job[Image]) -> Outcome:
     return outcomes[0]
 
 
+async def pulled(pull: Pull, job: PulledJob) -> None:
+    assert_type(app.pull("mail", batch=10, want={"blob"}, lease="1m"), Pull)
+    assert_type(connect().pull(["mail", "other"]), Pull)
+    assert_type(await pull.take(5, wait=0), list[PulledJob])
+    async for jobs in pull:
+        assert_type(jobs, list[PulledJob])
+    assert_type(job.section("blob"), bytes | None)
+    assert_type(await job.load("blob"), bytes | None)
+    job.set_state("completed")
+    job.set_state(JobState.FAILED, error="why")
+    job.set_vm_state(None)
+    assert_type(job.release(), Flush)
+    assert_type(await job.release(), JobState)
+    assert_type(await job.heartbeat(), None)
+    assert_type(pull.health().ok, bool)
+    job.set_blob("text")  # type: ignore[arg-type]
+    job.set_scheduled("tomorrow")  # type: ignore[arg-type]
+    job.set_priority("high")  # type: ignore[arg-type]
+
+
 @app.middleware
 async def middleware(job: Job[Any], call: Next) -> Outcome:
     return await call(job)
@@ -391,6 +508,13 @@ def observer(event: Event) -> None:
     assert_type(event.error, BaseException | None)
     assert_type(event.count, int)
     assert_type(event.alert, str)
+
+
+def here() -> None:
+    assert_type(current_job(), CurrentJob | None)
+    if (job := current_job()) is not None:
+        assert_type((job.id, job.task, job.attempt, job.key), tuple[UUID, str, int, str | None])
+    JobFields()
 
 
 def counting(counters: Counters) -> None:
@@ -446,7 +570,7 @@ async def queues(image: Image) -> None:
     await queue.enqueue("a", "not an image")  # type: ignore[arg-type]
     await queue.enqueue(5, image)  # type: ignore[arg-type]
     await queue.enqueue("a")  # type: ignore[call-arg]
-    await queue.enqueue("a", image, 3)  # type: ignore[call-arg]
+    await queue.enqueue("a", image, object())  # type: ignore[arg-type, call-arg]
     await queue.enqueue("a", image, bogus=1)  # type: ignore[call-arg]
     await queue.enqueue("a", image, max_attempts="3")  # type: ignore[arg-type]
     await queue.enqueue_and_wait("a", 5)  # type: ignore[arg-type]
@@ -480,11 +604,20 @@ def sync(job_id: UUID) -> None:
         assert_type(jobs.enqueue(bare, 1).id, UUID)
         assert_type(jobs.enqueue(bare, 1).cancel(), JobState)
         assert_type(jobs.get(job_id), JobInfo)
+        assert_type(jobs.wait(job_id, timeout=5), Any)
         assert_type(jobs.why(job_id), Why)
         assert_type(jobs.pause("mail", lasts="1h"), None)
         jobs.call(plain, "one")  # type: ignore[arg-type]
         jobs.enqueue(bare)  # type: ignore[call-arg]
         jobs.enqueue(lambda: None)  # type: ignore[arg-type]
+    assert_type(bare.enqueue_sync(1), SyncHandle[bytes])
+    assert_type(plain.call_sync(1), int)
+    plain.call_sync("one")  # type: ignore[arg-type]
+    bare.enqueue_sync()  # type: ignore[call-arg]
+    images = SyncQueue(Queue[Image, Thumb]("images"))
+    assert_type(images.enqueue_and_wait("a", Image()), Thumb)
+    assert_type(images.result("a"), Thumb | None)
+    images.enqueue("a", "not an image")  # type: ignore[arg-type]
 
 
 # -- the client
@@ -514,6 +647,32 @@ def generic(task: Task[[int], str]) -> None:
     task.job("x")  # type: ignore[arg-type]
 
 
+# -- for operators
+
+
+async def admin(client: Client) -> None:
+    admin = Admin(client, redaction=Redaction.ALL)
+    assert_type(await admin.jobs("queue:mail", None, 10), JobPage)
+    assert_type((await admin.jobs()).jobs, list[JobInfo])
+    assert_type(await admin.count("state:dead"), JobCount)
+    details = await admin.job("x", reveal=True)
+    assert_type(details, JobDetails)
+    assert_type(details.timeline, Timeline)
+    assert_type(details.sections, list[SectionView])
+    assert_type(details.timeline.moments, list[Moment])
+    assert_type(details.timeline.moments[0].kind, MomentKind)
+    overview = await admin.overview()
+    assert_type(overview, Overview)
+    assert_type(overview.queues, list[QueueView])
+    assert_type(overview.workers, list[WorkerView])
+    assert_type(overview.kept, list[KeptView])
+    assert_type(await admin.change(["x"], Action.REQUEUE, actor="ada"), list[Changed])
+    assert_type(await admin.submit("state:dead", "move", "mail", expected=5), Operation)
+    assert_type(await admin.operations(), list[Operation])
+    assert_type(await admin.audit.entries(), list[AuditEntry])
+    await admin.jobs(5)  # type: ignore[arg-type]
+
+
 # -- in a transaction of one's own; what it makes of each connection is in bind.py
 
 
@@ -523,3 +682,96 @@ async def bound(blocking: Bound, awaited: AsyncBound, job: Job[None], lost: Leas
     assert_type(blocking.complete(job), None)
     assert_type(lost.code, str)
     blocking.enqueue(configured, "one")  # type: ignore[call-overload]
+
+
+# -- bundles
+
+
+mail = Bundle(queue="mail", retry=never())
+
+
+@mail.task(timeout="30s")
+async def bundled(user_id: int) -> str:
+    return str(user_id)
+
+
+def bundles() -> None:
+    assert_type(bundled.enqueue_sync(1), SyncHandle[str])
+    app.include(mail, "shop.emails")
+    App("memory://", include=[mail, "shop.*.tasks"])
+    Bundle(quue="mail")  # type: ignore[call-arg]
+    app.include(7)  # type: ignore[arg-type]
+
+
+# -- start-up
+
+
+class Pool:
+    pass
+
+
+@app.startup
+async def pool() -> AsyncIterator[Pool]:
+    yield Pool()
+
+
+@app.startup(per="child")
+def child() -> None: ...
+
+
+@app.task
+def pooled(n: int, pool: Pool = given) -> bytes:
+    return b""
+
+
+@app.plain_middleware
+def plainly(job: CurrentJob, next: Callable[[], Outcome]) -> Outcome:
+    return next()
+
+
+def hooks(chain: list[PlainMiddleware]) -> None:
+    chain.append(plainly)
+    assert_type(app.use(Pool), Pool)
+    assert_type(pooled.call_sync(1), bytes)
+    pooled.call_sync("one")  # type: ignore[arg-type]
+    app.startup(per="thread")  # type: ignore[call-overload]
+    with app.using({Pool: Pool()}):
+        pass
+
+
+# -- what is tracked, crawled and kept hot
+
+
+async def look(subjects: list[Subject]) -> Visited:
+    return Visited(move={subject.id: "DAILY" for subject in subjects})
+
+
+async def page(cursor: Cursor) -> str | None:
+    return None
+
+
+class Video(msgspec.Struct):
+    id: str
+    seen_at: datetime
+
+
+async def hot(sink: RowSink) -> None:
+    tracker = app.tracker("watch", look, {"HOURLY": "1h", "DAILY": "1d"}, results=sink)
+    assert_type(tracker, Tracker)
+    assert_type(await tracker.get("a"), Subject | None)
+    assert_type(await tracker.counts(), dict[str, TierCount])
+    crawler = app.crawler("search", page, every="1h")
+    assert_type(crawler, Crawler)
+    assert_type(await crawler.get("cats"), Cursor | None)
+    table = app.table("videos", Video, keep="7d", age="seen_at", archive=app.vault)
+    assert_type(table, Table[Video])
+    assert_type(await table.stats(), TableStats)
+    assert_type(await table.sweep(), TableSweep)
+
+
+# -- PostgreSQL and Valkey together
+
+windowed = Streams(pg="postgresql://db/jobs", valkey="redis://cache:6379")
+assert_type(App(windowed), App)
+assert_type(connect(windowed), Client)
+Streams(pg="postgresql://db/jobs")  # type: ignore[call-arg]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from headrace import App, Job, Queue, exponential
+from typing import assert_type
+
+from headrace import App, Job, Queue, connect, exponential
+from headrace.core.config import WorkerSettings
 
 app = App("memory://")
 
@@ -27,6 +30,11 @@ async def jobs() -> None:
     send.options(delai="10m")  # type: ignore[call-arg]
     send.options(priority="high")  # type: ignore[arg-type]
     send.options(on_failed="explode")  # type: ignore[arg-type]
+    send.options(key="ada", unique="until done")
+    send.options(key="ada", unique=600)
+    send.options(key="ada", unique=[])  # type: ignore[arg-type]
+    assert_type((await send.options(key="ada", on_duplicate="replace").enqueue("ada")).replaced, bool)
+    send.options(key="ada", on_duplicate="swap")  # type: ignore[arg-type]
     index.job("word", delay=5, group="words")
     index.job("word", wurd=1)  # type: ignore[call-arg]
     await app.enqueue_named("send", {"to": "ada"}, priority=1)
@@ -51,3 +59,14 @@ async def schedules() -> None:
 async def policies() -> None:
     await app.policies.set("mail", rate="100/s", depth=None)
     await app.policies.set("mail", rates="100/s")  # type: ignore[call-arg]
+
+
+def settings() -> None:
+    App("memory://", patience="5s", worker={"concurrency": 4, "lease": "1m"}, retention={"failed": {"age": "30d"}})
+    App("memory://", worker=WorkerSettings(concurrency=4))
+    App("memory://", patients="5s")  # type: ignore[call-arg]
+    App("memory://", worker={"concurency": 4})  # type: ignore[arg-type]
+    App("memory://", worker={"concurrency": "four"})  # type: ignore[arg-type]
+    App("memory://", retention={"failed": {"years": 1}})  # type: ignore[arg-type]
+    connect("memory://", result_ttl="10m")
+    connect("memory://", results_ttl="10m")  # type: ignore[call-arg]

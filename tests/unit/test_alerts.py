@@ -145,7 +145,9 @@ class TestLeases:
         claimed = await backend.claim(Claim("holder", ("q",), 1, 10_000_000))
         leases, told = Leases(10), asyncio.get_running_loop().create_future()
         orders: Any = SimpleNamespace(
-            hear=lambda renewed: None, warn=lambda job: told.set_result((job.id, threading.current_thread()))
+            hear=lambda renewed: None,
+            renewed=lambda job, age: None,
+            warn=lambda job: told.set_result((job.id, threading.current_thread())),
         )
         runner: Any = SimpleNamespace(alive=1, busy=1)
         leases.grant(claimed.jobs, leases.now() - 9.5)

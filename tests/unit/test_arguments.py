@@ -25,6 +25,18 @@ def untyped(a, b=1): ...  # type: ignore[no-untyped-def]
 def outcome_or_value(a: int) -> int | Again: ...
 
 
+def done_or_value(a: int) -> Done[int] | None: ...
+
+
+def outcomes_alone(a: int) -> Done[str] | Again: ...
+
+
+def any_outcome(a: int) -> Done | int: ...
+
+
+def never_done(a: int) -> Again: ...
+
+
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What arrives of a call, in the form in which the function will be called."""
     arguments = Arguments(function, "task")
@@ -169,7 +181,11 @@ def test_result_types() -> None:
     assert Arguments(required, "task").result_type is type(None)
     assert Arguments(everything, "task").result_type is int
     assert Arguments(with_job, "task").result_type is Any
-    assert Arguments(outcome_or_value, "task").result_type is Any
+    assert Arguments(outcome_or_value, "task").result_type is int
+    assert Arguments(done_or_value, "task").result_type == int | None
+    assert Arguments(outcomes_alone, "task").result_type is str
+    assert Arguments(any_outcome, "task").result_type is Any
+    assert Arguments(never_done, "task").result_type is Any
     assert Arguments(untyped, "task").result_type is Any
 
 

@@ -41,7 +41,7 @@ async def tasks() -> AsyncIterator[Tasks]:
 
 
 def make(store: Store, tasks: Tasks, **options: Any) -> Batcher[int, int]:
-    return Batcher(store.send, tasks, Random(1), **{"max_batch": 10, **options})
+    return Batcher(store.send, tasks, Random(1), **{"max_batch": 10, "patience": 3_600, **options})
 
 
 async def test_what_comes_alone_goes_at_once(tasks: Tasks) -> None:
@@ -180,6 +180,49 @@ def test_patience_ends() -> None:
     assert again == 14
 
 
+def test_patience_ends_if_the_store_hangs() -> None:
+    """For each caller in its own time, though the trips before were for others."""
+
+    async def main() -> list[float]:
+        tasks, loop = Tasks(), asyncio.get_running_loop()
+
+        async def send(items: list[int]) -> list[int]:
+            return await loop.create_future()  # type: ignore[no-any-return]
+
+        batcher = Batcher(send, tasks, Random(1), max_batch=2, patience=10)
+
+        async def ask(number: int) -> float:
+            began = loop.time()
+            with pytest.raises(Unavailable, match="expected an answer from the store within 10 s"):
+                await batcher.put(number)
+            return loop.time() - began
+
+        async with asyncio.TaskGroup() as group:
+            asked = []
+            for number in range(20):
+                asked.append(group.create_task(ask(number)))
+                await asyncio.sleep(number % 3)
+        await batcher.flush()
+        await tasks.close()
+        return [one.result() for one in asked]
+
+    assert max(run(main())) <= 11.001
+
+
+def test_a_large_item_has_more_time() -> None:
+    async def main() -> int:
+        tasks = Tasks()
+
+        async def send(items: list[int]) -> list[int]:
+            await asyncio.sleep(15)
+            return items
+
+        batcher = Batcher(send, tasks, Random(1), max_batch=2, patience=10, weigh=lambda item: item)
+        return await batcher.put(5 * 1024 * 1024)
+
+    assert run(main()) == 5 * 1024 * 1024
+
+
 async def test_a_full_store_is_told_at_once(tasks: Tasks) -> None:
     store = Store(StoreFull("full"))
     batcher = make(store, tasks)
@@ -222,7 +265,7 @@ async def test_an_answer_of_the_wrong_length_is_a_bug_that_is_told(tasks: Tasks)
     async def send(items: list[int]) -> list[int]:
         return items[:-1]
 
-    batcher: Batcher[int, int] = Batcher(send, tasks, Random(1), max_batch=10)
+    batcher: Batcher[int, int] = Batcher(send, tasks, Random(1), max_batch=10, patience=3_600)
     with pytest.raises(Exception, match="shorter"):
         await asyncio.wait_for(batcher.submit(1), 60)
 
@@ -275,7 +318,7 @@ def test_what_has_piled_up_goes_in_one_batch_after_another_when_the_store_is_bac
             return [2 * item for item in items]
 
         tasks, loop = Tasks(), asyncio.get_running_loop()
-        batcher = Batcher(send, tasks, Random(1), max_batch=10)
+        batcher = Batcher(send, tasks, Random(1), max_batch=10, patience=3_600)
         answers = [batcher.submit(number) for number in range(5_000)]
         await asyncio.sleep(60)
         away = False

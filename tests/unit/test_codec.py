@@ -146,24 +146,24 @@ class TestEnvelope:
     @given(st.binary(max_size=5_000), st.sampled_from([RAW, JSON, MSGPACK]), st.sampled_from([None, 0, 100, 10**6]))
     def test_round_trip(self, body: bytes, kind: int, over: int | None) -> None:
         """Whatever the settings were, the cell can be read with those of today."""
-        cell = Envelope(max_size=10_000, compress_over=over).seal(body, kind, "x")
-        assert Envelope(max_size=10_000, compress_over=None).open(cell, "x") == (kind, body)
+        cell = Envelope(max_size=10_000, compress_over=over).wrap(body, kind, "x")
+        assert Envelope(max_size=10_000, compress_over=None).unwrap(cell, "x") == (kind, body)
 
     @given(st.binary(min_size=1, max_size=200), st.data())
     def test_a_flipped_bit_is_noticed(self, body: bytes, data: Any) -> None:
         """C35: damage is told as damage, never read as data."""
         envelope = Envelope(max_size=10_000, compress_over=50)
-        cell = bytearray(envelope.seal(body, JSON, "x"))
+        cell = bytearray(envelope.wrap(body, JSON, "x"))
         position = data.draw(st.integers(1, len(cell) - 1))
         cell[position] ^= 1 << data.draw(st.integers(0, 7))
         with pytest.raises(CodecError, match="checksum"):
-            envelope.open(bytes(cell), "x")
+            envelope.unwrap(bytes(cell), "x")
 
     @given(st.binary(max_size=50) | st.binary(max_size=50).map(b"{".__add__))
     def test_any_bytes_open_or_raise_a_payload_error(self, cell: bytes) -> None:
         """What opens without a checksum is JSON to everybody."""
         try:
-            opened = Envelope(max_size=1_000, compress_over=None).open(cell, "x")
+            opened = Envelope(max_size=1_000, compress_over=None).unwrap(cell, "x")
         except (CodecError, PayloadTooLarge):
             return
         assert opened == (JSON, cell)
@@ -178,7 +178,7 @@ class TestEnvelope:
         """An object may do without an envelope, however it is written."""
         cell = json.dumps(value, ensure_ascii=ascii, indent=indent).encode()
         envelope = Envelope(max_size=10, compress_over=0)
-        assert envelope.open(cell, "x") == (JSON, cell)
+        assert envelope.unwrap(cell, "x") == (JSON, cell)
         assert envelope.decode(cell, JsonSerde(), "x") == value
 
     @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ class TestEnvelope:
     def test_what_is_no_bare_json(self, cell: bytes, said: str) -> None:
         envelope = Envelope(max_size=10**6, compress_over=None)
         if not said:
-            assert envelope.open(cell, "args") == (JSON, cell)
+            assert envelope.unwrap(cell, "args") == (JSON, cell)
             return
         with pytest.raises(CodecError, match=f"args: .*({said})"):
             envelope.decode(cell, JsonSerde(), "args")
@@ -214,32 +214,32 @@ class TestEnvelope:
 
     def test_compresses_what_is_long_and_where_it_pays(self) -> None:
         envelope = Envelope(max_size=10**6, compress_over=1_000)
-        assert len(envelope.seal(bytes(1_000), RAW, "x")) == 1_005
-        assert len(envelope.seal(bytes(1_001), RAW, "x")) < 100
-        assert len(envelope.seal(os.urandom(5_000), RAW, "x")) == 5_005
+        assert len(envelope.wrap(bytes(1_000), RAW, "x")) == 1_005
+        assert len(envelope.wrap(bytes(1_001), RAW, "x")) < 100
+        assert len(envelope.wrap(os.urandom(5_000), RAW, "x")) == 5_005
 
     def test_limits(self) -> None:
         """X13: to the byte, and told in a way that helps."""
         envelope = Envelope(max_size=100, compress_over=10)
-        assert envelope.open(envelope.seal(bytes(100), RAW, "x"), "x") == (RAW, bytes(100))
+        assert envelope.unwrap(envelope.wrap(bytes(100), RAW, "x"), "x") == (RAW, bytes(100))
         with pytest.raises(
             PayloadTooLarge, match="blob: expected at most 100 bytes, got 101; keep large data elsewhere"
         ):
-            envelope.seal(bytes(101), RAW, "blob")
-        larger = Envelope(max_size=101, compress_over=10).seal(bytes(101), RAW, "x")
+            envelope.wrap(bytes(101), RAW, "blob")
+        larger = Envelope(max_size=101, compress_over=10).wrap(bytes(101), RAW, "x")
         with pytest.raises(PayloadTooLarge, match="more than the 100 bytes allowed"):
-            envelope.open(larger, "blob")
+            envelope.unwrap(larger, "blob")
 
     def test_kinds_are_told_apart(self) -> None:
         envelope = Envelope(max_size=100, compress_over=None)
         with pytest.raises(CodecError, match="result: expected JSON, got MessagePack"):
-            envelope.decode(envelope.seal(b"\x01", MSGPACK, "x"), JsonSerde(), "result")
+            envelope.decode(envelope.wrap(b"\x01", MSGPACK, "x"), JsonSerde(), "result")
         with pytest.raises(CodecError, match="kind 9; a newer version"):
-            envelope.open(envelope.seal(b"", 9, "x"), "x")
+            envelope.unwrap(envelope.wrap(b"", 9, "x"), "x")
 
     def test_empty_is_not_absent(self) -> None:
         envelope = Envelope(max_size=100, compress_over=None)
-        assert envelope.open(envelope.seal(b"", RAW, "x"), "x") == (RAW, b"")
+        assert envelope.unwrap(envelope.wrap(b"", RAW, "x"), "x") == (RAW, b"")
 
     def test_shown_to_people(self) -> None:
         assert show(JSON, b'{"a": 1}') == {"a": 1}
@@ -303,4 +303,4 @@ def test_a_value_that_is_too_long_is_not_walked_through() -> None:
 
     packer = Packer(PayloadSettings(max_size=1_000), Limits(), IdMaker(ManualClock(), Random(1)))
     with pytest.raises(PayloadTooLarge):
-        packer.seal_value({"a": ["x" * 2_000, None, Loud(b=None)]}, JsonSerde(), "args")
+        packer.wrap_value({"a": ["x" * 2_000, None, Loud(b=None)]}, JsonSerde(), "args")

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from headrace import Settings
+from headrace.core import config
+from headrace.core import settings_options as so
 from headrace.core.config import Keep, WorkerSettings
 from headrace.core.durations import micros
 from headrace.errors import ConfigError
@@ -89,7 +91,7 @@ def test_the_real_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_messages_lead_to_the_place() -> None:
     with pytest.raises(ConfigError, match=r"\$\.worker\.concurrency"):
         load({"worker": {"concurrency": "many"}})
-    with pytest.raises(ConfigError, match=r"unknown setting 'bogus'; there are: url, .*retention, planner$"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'bogus'; there are: url, .*, http, alerts$"):
         load({"bogus": 1})
     with pytest.raises(ConfigError, match="expected a whole number of at least 1, got 0"):
         load({"worker": {"concurrency": 0}})
@@ -196,3 +198,32 @@ def test_messages_about_settings_are_of_one_line() -> None:
     assert str(ConfigError("task a\nb\x1b[2J: expected an async function")) == (
         "task a\\nb\\x1b[2J: expected an async function"
     )
+
+
+class TestOptions:
+    """What type checkers know of settings is what there is."""
+
+    @pytest.mark.parametrize(
+        ("options", "settings"),
+        [
+            (so.WorkerOptions, config.WorkerSettings),
+            (so.SealingOptions, config.SealingSettings),
+            (so.CompressOptions, config.Compress),
+            (so.PayloadOptions, config.PayloadSettings),
+            (so.OffloadOptions, config.Offload),
+            (so.ObjectOptions, config.ObjectSettings),
+            (so.KeepOptions, config.Keep),
+            (so.SafetyOptions, config.SafetySettings),
+            (so.RetentionOptions, config.RetentionSettings),
+            (so.VaultOptions, config.VaultSettings),
+            (so.PlannerOptions, config.PlannerSettings),
+            (so.HttpOptions, config.HttpSettings),
+            (so.AlertOptions, config.AlertSettings),
+        ],
+    )
+    def test_every_setting_is_typed(self, options: Any, settings: Any) -> None:
+        """A setting that is added to ``config.py`` is added to ``settings_options.py``."""
+        assert list(options.__annotations__) == list(settings.__struct_fields__)
+
+    def test_at_the_top_too(self) -> None:
+        assert ["url", *so.SettingsOptions.__annotations__] == list(Settings.__struct_fields__)

@@ -55,6 +55,7 @@ def test_lengths_are_told_apart_by_fixed_bounds() -> None:
     [
         ("completed", 0.0, 1),
         ("snoozed", 0.0, 1),
+        ("paused", 0.0, 1),
         ("failed", 0.5, 1),
         ("failed", 0.0, 0),
         ("cancelled", 0.5, 1),

@@ -63,7 +63,11 @@ def test_every_settlement_is_fenced() -> None:
     """Rule 3: id, epoch and holder, whatever the outcome."""
     job = leased()
     settlements = [settle(outcome) for outcome in (Done(), Retry(), Again(), Paused(), Fail(), Cancelled())]
-    settlements += [JUDGE.release(job), JUDGE.cancelled(job), JUDGE.raised(job, immediate(), ValueError())]
+    settlements += [
+        JUDGE.release(job.id, job.epoch),
+        JUDGE.cancelled(job),
+        JUDGE.raised(job, immediate(), ValueError()),
+    ]
     settlements += [JUDGE.refuse(job, ValueError(), "x"), JUDGE.done(job, handler(), 1)]
     assert {(s.id, s.epoch, s.holder) for s in settlements} == {(b"i" * 16, 7, "holder")}
 
@@ -127,13 +131,31 @@ class TestErrors:
         assert (failure.type, failure.message, failure.attempt, failure.at) == ("ValueError", "what", 2, CLOCK.now())
         assert "ValueError: what" in failure.traceback
 
-    def test_only_the_last_five(self) -> None:
+    def test_only_the_last_twenty(self) -> None:
         error = None
-        for n in range(10):
+        for n in range(30):
             error = JUDGE.raised(leased(attempt=n, error=error), immediate(99), ValueError(n)).error
         known = failures(error)
-        assert [failure.message for failure in known] == ["5", "6", "7", "8", "9"]
-        assert [bool(failure.traceback) for failure in known] == [False] * 4 + [True]
+        assert [failure.message for failure in known] == [str(n) for n in range(10, 30)]
+        assert [bool(failure.traceback) for failure in known] == [False] * 19 + [True]
+
+    def test_older_ones_are_short_so_a_job_that_fails_for_ever_stays_small(self) -> None:
+        error = None
+        for n in range(100):
+            error = JUDGE.raised(leased(attempt=n, error=error), immediate(999), ValueError("x" * 10**5)).error
+        known = failures(error)
+        assert [len(failure.message) for failure in known] == [201] * 19 + [2_001]
+        assert len(error or b"") < 20_000
+
+    def test_say_when_and_where_the_attempt_began(self) -> None:
+        judge = Judge("holder", PACKER, CLOCK, Random(1), "web-1")
+        for settlement in (
+            judge.raised(leased(), immediate(), ValueError("what")),
+            judge.settle(leased(), handler(), Fail("no")),
+            judge.settle(leased(), handler(), Retry(error="later")),
+        ):
+            [failure] = failures(settlement.error)
+            assert (failure.since, failure.worker) == (leased().epoch, "web-1")
 
     def test_are_cut(self) -> None:
         error = JUDGE.raised(leased(), immediate(), ValueError("x" * 10**6)).error
@@ -195,7 +217,7 @@ class TestOthers:
 
     def test_a_release_keeps_place_and_losses(self) -> None:
         """5.3-16: given back as it was."""
-        settlement = JUDGE.release(leased(attempt=3, lost=2))
+        settlement = JUDGE.release(b"i" * 16, 7)
         assert (settlement.state, settlement.delay, settlement.failed_attempt) == (JobState.AVAILABLE, None, False)
         assert settlement.keep_lost
 

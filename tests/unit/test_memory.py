@@ -11,7 +11,10 @@ from tests.backends.planted import SEEN_BY_SUITE
 
 
 class TestMemory(BackendConformance):
-    capabilities = ("hints", "policies", "store_depth", "ticks", "finish_and_claim")
+    capabilities = (
+        "hints", "policies", "store_depth", "ticks", "references", "documents", "archive", "tracks",
+        "finish_and_claim", "events", "journal", "parts", "usage", "transfers", "strict_order",
+    )  # fmt: skip
 
     def connect(self, place: Path) -> MemoryBackend:
         return MemoryBackend()

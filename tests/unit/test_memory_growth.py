@@ -21,7 +21,6 @@ from headrace.seam.records import (
     JobId,
     Move,
     Pause,
-    Place,
     Reap,
     Reprioritise,
     Requeue,
@@ -31,6 +30,7 @@ from headrace.seam.records import (
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
     Watch,
 )
 from headrace.types import JobState
@@ -57,7 +57,7 @@ def _items(value: object) -> int:
     if isinstance(value, dict):
         return len(value) + sum(map(_items, value.values()))
     if isinstance(value, Lane):
-        return _items(value.due) + _items(value.later)
+        return _items(value.due) + _items(value.delayed)
     if isinstance(value, Agenda):
         return len(value.positions) + len(value._heap)
     return len(value) if isinstance(value, list | set) else 0
@@ -112,7 +112,7 @@ async def test_cancelled_and_swept_jobs_leave_nothing_behind(backend: MemoryBack
     await backend.insert(rows())
     for ids in batches(IDS):
         await backend.alter(Selector(ids=ids), Cancel())
-    while (await backend.sweep(SweepClause(place=Place.CANCELLED, max_count=0))).more:
+    while (await backend.sweep(SweepClause(target=SweepTarget.CANCELLED, max_count=0))).more:
         pass
     assert items(backend) < SMALL
 
@@ -124,8 +124,8 @@ async def test_completed_jobs_leave_nothing_behind(backend: MemoryBackend, way: 
         for ids in batches(done):
             await backend.alter(Selector(ids=ids), Delete())
     elif way == "sweep":
-        for place in (Place.COMPLETED, Place.KEYS):  # keys that are still held outlive the records
-            while (await backend.sweep(SweepClause(place=place, max_count=0))).more:
+        for place in (SweepTarget.COMPLETED, SweepTarget.KEYS):  # keys that are still held outlive the records
+            while (await backend.sweep(SweepClause(target=place, max_count=0))).more:
                 pass
     assert items(backend) < SMALL
 
@@ -223,5 +223,5 @@ def test_an_agenda_is_a_sorted_list(seed: int) -> None:
                 model = {job_id: at for job_id, at in model.items() if at > now}
         assert agenda.positions == model
         assert agenda.first() == min(model.values(), default=None)
-        assert agenda.later(50) == sum(at > 50 for at in model.values())
+        assert agenda.count_after(50) == sum(at > 50 for at in model.values())
         assert len(agenda._heap) <= 2 * len(model) + 1

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from headrace import JsonSerde, NewJob, Patch, Sections
+from headrace import JsonSerde, NewJob, Patch, RawSerde, Sections
 from headrace.core.clock import ManualClock
-from headrace.core.config import PayloadSettings
+from headrace.core.config import Compress, PayloadSettings
 from headrace.core.ids import IdMaker
 from headrace.errors import InvalidJob, PayloadMissing, PayloadTooLarge
 from headrace.payloads.codec import JSON, RAW
 from headrace.payloads.pack import Packer
-from headrace.seam.records import Limits
+from headrace.seam.records import Leased, Limits
 from headrace.types import Encoded
 
 
@@ -55,7 +55,7 @@ def test_everything(packer: Packer) -> None:
     assert row.run_at == int(at.timestamp()) * 1_000_000
     assert (row.max_attempts, row.timeout, row.expires, row.result_ttl) == (3, 1_000_000, 2_000_000, 3_000_000)
     assert (row.reply_to, row.hold_failed, row.headers) == ("inbox", True, b"\x81\xa1h\xa1v")
-    assert packer.envelope.open(row.cells["parameters"], "x") == (JSON, b'{"a":1}')
+    assert packer.envelope.unwrap(row.cells["parameters"], "x") == (JSON, b'{"a":1}')
 
 
 def test_ids_are_made_in_order(packer: Packer) -> None:
@@ -66,22 +66,23 @@ def test_ids_are_made_in_order(packer: Packer) -> None:
 def test_sections(packer: Packer) -> None:
     """000-63: each on its own; None and unset are not stored, empty is."""
     row = packer.pack(NewJob(task="t", sections=Sections(vm_state=b"state", metadata=b"", blob=None)))
-    assert packer.sections(row.cells) == {"vm_state": b"state", "metadata": b""}
-    assert packer.envelope.open(row.cells["vm_state"], "x") == (RAW, b"state")
+    leased = Leased(row.id, row.queue, row.task, row.cells, epoch=1)
+    assert packer.sections(leased) == {"vm_state": b"state", "metadata": b""}
+    assert packer.envelope.unwrap(row.cells["vm_state"], "x") == (RAW, b"state")
     with pytest.raises(PayloadMissing, match="parameters"):
-        packer.parameters(row.cells)
+        packer.decode(leased, JsonSerde())
 
 
 def test_patches(packer: Packer) -> None:
-    patch = packer.patch(Patch(sections=Sections(vm_state=b"new", blob=None)))
+    patch = packer.patch(Patch(sections=Sections(vm_state=b"new", blob=None)), bytes(16), "")
     assert patch["blob"] is None
     assert set(patch) == {"vm_state", "blob"}
-    assert packer.sections({"vm_state": patch["vm_state"] or b""}) == {"vm_state": b"new"}
-    assert packer.patch(Patch()) == {}
+    assert packer.envelope.unwrap(patch["vm_state"] or b"", "vm_state") == (RAW, b"new")
+    assert packer.patch(Patch(), bytes(16), "") == {}
 
 
 def test_encoded_arguments_are_taken_as_they_are(packer: Packer) -> None:
-    cell = packer.seal_value({"a": 1}, JsonSerde[Any](), "x")
+    cell = packer.wrap_value({"a": 1}, JsonSerde[Any](), "x")
     assert packer.pack(NewJob(task="t", args=Encoded(cell))).cells == {"parameters": cell}
 
 
@@ -143,3 +144,34 @@ def test_the_store_s_limits_count() -> None:
 def test_dates_of_any_zone(packer: Packer, zone: timedelta) -> None:
     at = datetime(2030, 6, 1, 12, tzinfo=UTC)
     assert packer.pack(NewJob(task="t", run_at=at.astimezone(timezone(zone)))).run_at == at.timestamp() * 1e6
+
+
+def test_each_section_is_compressed_or_not() -> None:
+    """000-20: a switch for each, and transparent on the way back."""
+    settings = PayloadSettings(compress=Compress(vm_state=False, result=False))
+    packer = Packer(settings, Limits(), IdMaker(ManualClock(), Random(1)))
+    body = b"a" * 5_000
+    row = packer.pack(NewJob(task="t", sections=Sections(vm_state=body, blob=body, metadata=b"m")))
+    result = packer.wrap_result(body, RawSerde(), row.id)
+    assert result is not None
+    assert (len(row.cells["vm_state"]), len(result)) == (5_005, 5_005)
+    assert len(row.cells["blob"]) < 100
+    assert packer.sections(Leased(row.id, row.queue, row.task, row.cells, epoch=1)) == {
+        "vm_state": body,
+        "metadata": b"m",
+        "blob": body,
+    }
+    assert packer.envelope.unwrap(result, "result") == (RAW, body)
+
+
+def test_sizes_are_counted_by_section() -> None:
+    """000-121: raw and compressed."""
+    packer = Packer(PayloadSettings(), Limits(), IdMaker(ManualClock(), Random(1)))
+    for size in (10, 5_000):
+        packer.pack(NewJob(task="t", args={}, sections=Sections(blob=b"a" * size)))
+    sizes = packer.sizes.plain()
+    assert {name: of["count"] for name, of in sizes.items()} == {
+        "parameters": 2, "vm_state": 0, "metadata": 0, "blob": 2, "result": 0,
+    }  # fmt: skip
+    assert (sizes["blob"]["raw"], sizes["blob"]["largest"]) == (5_010, 5_000)
+    assert 10 < sizes["blob"]["stored"] < 100

@@ -15,7 +15,7 @@ from headrace.core.config import Keep, RetentionSettings
 from headrace.core.events import Event, EventKind, Observers
 from headrace.errors import ConfigError, Unavailable
 from headrace.keeping.retention import Retention
-from headrace.seam.records import Claim, Place, Row, Settlement, Stamp, SweepClause, Swept
+from headrace.seam.records import Claim, Row, Settlement, Stamp, SweepClause, SweepTarget, Swept
 from headrace.testing.wrapped import Wrapped
 from headrace.types import JobState
 
@@ -33,16 +33,18 @@ class Store(Wrapped):
         self.asked: list[str] = []
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        self.asked.append(clause.place.value)
-        if error := self.trouble.get(clause.place.value):
+        error = self.trouble.get(clause.target.value)
+        if error or not clause.dry_run:
+            self.asked.append(clause.target.value)
+        if error:
             raise error
         return await self.inner.sweep(clause, at)
 
-    async def tidy(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[Place, int]:
+    async def tidy(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[SweepTarget, int]:
         self.asked.append("days")
         if error := self.trouble.get("days"):
             raise error
-        return {Place.COMPLETED: 7}
+        return {SweepTarget.COMPLETED: 7}
 
     async def fill(self) -> None:
         """Of each end one job."""
@@ -63,14 +65,14 @@ def retention(store: Any, settings: RetentionSettings = _NOTHING) -> tuple[Reten
 @pytest.mark.parametrize(
     "trouble", [Unavailable("no answer in 31 s"), RuntimeError("no index"), ConfigError("no right")]
 )
-@pytest.mark.parametrize("place", [*(place.value for place in Place), "days"])
+@pytest.mark.parametrize("place", [*(place.value for place in SweepTarget), "days"])
 async def test_a_step_that_fails_stops_no_other(place: str, trouble: Exception) -> None:
     store = Store({place: trouble})
     await store.fill()
     janitor, events = retention(store)
     await janitor.sweep()
-    assert set(store.asked) == {*(one.value for one in Place), "days"}
-    left = {one.place: one.count for one in (await store.stats(_T0)).places if one.place in _ENDS}
+    assert set(store.asked) == {*(one.value for one in SweepTarget), "days"}
+    left = {one.target: one.count for one in (await store.stats(_T0)).kept if one.target in _ENDS}
     assert left == {state.value: int(state.value == place) for state in _ENDS}
     swept = {event.detail for event in events if event.kind is EventKind.SWEPT}
     assert ("7 from completed" in swept) is (place != "days")
@@ -96,7 +98,7 @@ async def test_failures_are_counted_for_each_step_and_told_once(caplog: pytest.L
 
 async def test_steps_that_fail_together_are_told_together() -> None:
     away = Unavailable("away")
-    store = Store(dict.fromkeys([*(place.value for place in Place), "days"], away))
+    store = Store(dict.fromkeys([*(place.value for place in SweepTarget), "days"], away))
     janitor, events = retention(store)
     for _ in range(4):
         await janitor.sweep()

@@ -223,8 +223,8 @@ class TestRenewer:
 
         leases = Leases(10, lambda: 111.0)
         leases.grant([leased(1)], now=100)
-        orders: Any = SimpleNamespace(hear=lambda renewed: None, warn=lambda job: None, doubt=doubted)
-        runner: Any = SimpleNamespace(alive=1, busy=1)
+        orders: Any = SimpleNamespace(hear=lambda renewed: None, warn=lambda job: None, renewed=lambda job, age: None)
+        runner: Any = SimpleNamespace(alive=1, busy=1, doubt=doubted)
         renewer = Renewer(leases, SystemClock(), runner, orders, holder="w", worker="w", queues=("q",))
         store: Any = Store()
         for _ in range(3):
@@ -240,7 +240,10 @@ class TestClaimer:
         runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
         strays: Any = SimpleNamespace(stuck=False)
         request = Claim("w", ("q",), 0, 10_000_000)
-        claimer = Claimer(request, leases, settler, runner, strays, Bell(), Random(1), slots=1, prefetch=0, poll=60.0)
+        claimer = Claimer(
+            request, leases, settler, runner, Bell(), Random(1), slots=1, prefetch=0, poll=60.0, strays=strays,
+            companions=runner.companions,
+        )  # fmt: skip
         pauses: list[float] = []
         claimer._sleep = pauses.append  # type: ignore[method-assign]
         for number in range(20):
@@ -255,7 +258,10 @@ class TestClaimer:
         runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
         strays: Any = SimpleNamespace(stuck=False)
         request = Claim("w", ("q",), 0, 10_000_000)
-        claimer = Claimer(request, leases, settler, runner, strays, Bell(), Random(1), slots=10, prefetch=0, poll=60.0)
+        claimer = Claimer(
+            request, leases, settler, runner, Bell(), Random(1), slots=10, prefetch=0, poll=60.0, strays=strays,
+            companions=runner.companions,
+        )  # fmt: skip
         claimer.burst = True
         under_way = deque([(claimer.depart(6), 6), (claimer.depart(4), 4)])
         for _ in range(10):
@@ -276,7 +282,10 @@ class TestClaimer:
         runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
         strays: Any = SimpleNamespace(stuck=False)
         request = Claim("w", ("q",), 0, 10_000_000)
-        claimer = Claimer(request, leases, settler, runner, strays, Bell(), Random(1), slots=10, prefetch=0, poll=60.0)
+        claimer = Claimer(
+            request, leases, settler, runner, Bell(), Random(1), slots=10, prefetch=0, poll=60.0, strays=strays,
+            companions=runner.companions,
+        )  # fmt: skip
         claimer.burst = True
         leases.grant([leased(1)], now=0)
         settler.add(Settlement(b"\1" * 16, 1, "w", JobState.COMPLETED))

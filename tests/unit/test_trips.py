@@ -74,7 +74,7 @@ def outcomes(
         settler = Settler(leases, observers, Notes(None, clock, Random(1)), bell)
         trips = Trips(
             store, clock, Random(1), observers, Outage(observers), settler=settler, claimer=None, lease=LEASE,
-            judge=judge, renewer=Heart(beats_until), bell=bell,
+            refuse=judge.refused, renewer=Heart(beats_until), bell=bell,
         )  # fmt: skip
         for job in claimed:
             settler.add(Settlement(job.id, job.epoch, "w", JobState.COMPLETED))

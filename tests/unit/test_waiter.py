@@ -10,6 +10,7 @@ import pytest
 
 from headrace.api.waiter import Waiter
 from headrace.backends.memory import MemoryBackend
+from headrace.core.patience import Patience
 from headrace.core.tasks import Tasks
 from headrace.errors import Corrupt, JobNotFound, Unavailable, WaitTimeout
 from headrace.seam.records import Cancel, Claim, Row, Selector, Settlement
@@ -27,7 +28,7 @@ class World:
         self.clock = SimClock(loop)
         self.memory = MemoryBackend(now=self.clock.now)
         self.tasks = Tasks()
-        self.waiter = Waiter(wrap(self.memory), self.clock, Random(1), self.tasks)
+        self.waiter = Waiter(wrap(self.memory), self.clock, Random(1), self.tasks, Patience(Random(1), 30))
 
     async def insert(self, job_id: bytes = ID, reply: bool = True) -> None:
         await self.waiter.prepare()

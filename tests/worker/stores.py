@@ -15,7 +15,7 @@ T = TypeVar("T")
 class Plain(Wrapped):
     """A backend with no capabilities that can be cut off: what a poor store in bad weather looks like."""
 
-    tx = ticks = policies = hints = finish_and_claim = tidy = None
+    tx = ticks = policies = hints = finish_and_claim = tidy = references = documents = archive = usage = None
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)

@@ -10,10 +10,15 @@ from typing import Any
 
 import pytest
 
-from headrace import App, Done, Job, JobState, Queue, Sections
+from headrace import App, Client, Done, Handle, Job, JobState, Queue, Sections, Settings
+from headrace.api.info import DETAILS
 from headrace.payloads import codec
+from headrace.payloads.keyring import Keyring
+from headrace.payloads.offload import LARGE as FROM_THIS_SIZE
+from headrace.payloads.sealing import is_sealed
+from headrace.seam.protocol import Backend
 from headrace.types import NewJob
-from tests.worker.conftest import Told, working
+from tests.worker.conftest import FAST, Told, working
 
 
 def text(size: int) -> str:
@@ -54,6 +59,42 @@ def zstd(monkeypatch: pytest.MonkeyPatch) -> Zstd:
     zstd = Zstd(codec.zstd)
     monkeypatch.setattr(codec, "zstd", zstd)
     return zstd
+
+
+async def stored_result(app: App, handle: Handle[Any]) -> bytes:
+    backend = await app.client.backend()
+    [record] = await backend.fetch([handle.id.bytes], DETAILS, app.client.clock.stamp())
+    assert record is not None
+    assert record.result is not None
+    return record.result
+
+
+@pytest.fixture
+def sealing_app(store: Backend, monkeypatch: pytest.MonkeyPatch) -> App:
+    monkeypatch.setenv("JOB_KEYS", f"a:{bytes(range(32)).hex()}")
+    payloads = {"sealing": {"keys": "env:JOB_KEYS"}}
+    return App(Client(store, Settings.load({"worker": FAST, "payloads": payloads}, env={}, toml={})))
+
+
+@pytest.fixture
+def sealed_on_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sections of large cells that were sealed or opened in this thread."""
+    here, found = threading.current_thread(), []
+
+    def watch(name: str) -> None:
+        real = getattr(Keyring, name)
+
+        def watched(self: Keyring, cell: bytes, section: str, *place: Any) -> bytes:
+            done: bytes = real(self, cell, section, *place)
+            if len(cell) > FROM_THIS_SIZE and threading.current_thread() is here:
+                found.append(section)
+            return done
+
+        monkeypatch.setattr(Keyring, name, watched)
+
+    watch("seal")
+    watch("open")
+    return found
 
 
 @pytest.mark.parametrize("observed", [False, True])
@@ -112,19 +153,68 @@ async def test_the_same_for_batches_queues_and_sections(zstd: Zstd) -> None:
     assert zstd.on_loop() == before
 
 
-async def test_a_stop_while_a_result_is_packed_costs_its_size_and_not_the_result(
-    make_app: Callable[..., App], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("observed", [False, True])
+async def test_what_is_large_is_sealed_and_opened_beside_the_loop(
+    sealing_app: App, sealed_on_loop: list[str], observed: bool
 ) -> None:
-    """The handler is through: its timeout has nothing more to say."""
-    app = make_app(concurrency=1)
+    app = sealing_app
+    if observed:
+        app.observe(Told())
+
+    @app.task
+    async def echo(value: str) -> str:
+        return value
+
+    @app.task(name="blob")
+    async def blob(job: Job[Any]) -> Done:
+        return Done(job.sections["blob"].decode())
+
+    @app.batch
+    async def many(jobs: list[Job[str]]) -> list[str]:
+        return [job.payload for job in jobs]
+
+    async with working(app):
+        assert await echo.call(LARGE) == LARGE
+        assert await (await echo.enqueue(LARGE)).result("30s") == LARGE
+        jobs = [many.job(LARGE), many.job(SMALL), NewJob(task="blob", sections=Sections(blob=LARGE.encode()))]
+        handles = await app.enqueue_many(jobs)
+        assert [await handle.result("30s") for handle in handles] == [LARGE, SMALL, LARGE]
+    assert sealed_on_loop == []
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_results_about_as_large_as_what_counts_as_large_are_sealed_once(sealing_app: App) -> None:
+    app = sealing_app
+
+    @app.task
+    async def make(size: int) -> bytes:
+        return Random(1).randbytes(size)
+
+    as_base64 = FROM_THIS_SIZE * 3 // 4
+    async with app:
+        handles = {size: await make.enqueue(size) for size in range(as_base64 - 100, as_base64 + 20)}
+        await app.drain()
+        assert {size: len(await handle.result()) for size, handle in handles.items()} == {
+            size: size for size in handles
+        }
+        for handle in handles.values():
+            assert is_sealed(await stored_result(app, handle))
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+async def test_a_stop_while_a_result_is_packed_costs_its_size_and_not_the_result(
+    make_app: Callable[..., App], sealing_app: App, monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    """The handler is through: its timeout has nothing more to say. What is stored is sealed even so."""
+    app = sealing_app if sealed else make_app(concurrency=1)
     packing, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
     real = app.client.packer.compress
 
-    def slowly(cell: bytes) -> bytes:
+    def slowly(cell: bytes, job_id: bytes) -> bytes:
         loop.call_soon_threadsafe(packing.set)
         go_on.wait(30)
-        return real(cell)
+        return real(cell, job_id)
 
     monkeypatch.setattr(app.client.packer, "compress", slowly)
 
@@ -142,6 +232,7 @@ async def test_a_stop_while_a_result_is_packed_costs_its_size_and_not_the_result
         go_on.set()
         assert (await handle.info()).state is JobState.COMPLETED
         assert await handle.result("60s") == LARGE
+        assert is_sealed(await stored_result(app, handle)) == sealed
 
 
 async def test_a_stop_while_a_payload_is_unpacked_gives_its_batch_back(
@@ -152,11 +243,11 @@ async def test_a_stop_while_a_payload_is_unpacked_gives_its_batch_back(
     loop = asyncio.get_running_loop()
     real = app.client.packer.sections
 
-    def slowly(cells: Any) -> Any:
+    def slowly(leased: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
             loop.call_soon_threadsafe(opening.set)
             go_on.wait(30)
-        return real(cells)
+        return real(leased)
 
     monkeypatch.setattr(app.client.packer, "sections", slowly)
     ran: list[int] = []

@@ -50,6 +50,15 @@ async def lose(store: Backend, rows: Sequence[Row], now: int, times: int = 2) ->
     await store.alter(Selector(ids=[row.id for row in rows]), Move("default"), now + times)
 
 
+class Found:
+    """The worker of a helper that is no process."""
+
+    jobs = 0
+
+    def job_found(self) -> None:
+        self.jobs += 1
+
+
 class InLoop:
     """A helper that is no process: an app of its own in the same loop, up after a second."""
 
@@ -59,14 +68,14 @@ class InLoop:
         self._make = make
         self._work: asyncio.Future[None] | None = None
 
-    def call(self) -> None:
+    def start(self) -> None:
         if self._work is None or self._work.done():
             self._work = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
         await asyncio.sleep(1)
         app = self._make()
-        app.client.guest, app.client.lone = True, lambda: None
+        app.client.guest, app.client.helped = True, Found()
         async with app:
             await app.drain()
 
@@ -74,7 +83,7 @@ class InLoop:
 class OfNoUse(InLoop):
     useful = False
 
-    def call(self) -> None:
+    def start(self) -> None:
         raise AssertionError("called although it is of no use")
 
 
@@ -205,41 +214,37 @@ def test_a_worker_whose_helper_is_of_no_use_makes_room() -> None:
 
 
 def help_out(lost: Sequence[int], queues: Sequence[str] = ("default",)) -> tuple[list[int], int, float]:
-    """Which jobs a helper has run, of those that were lost so often, how many were told to be on their last chance, and
-    when it ended."""
+    """Which jobs a helper has run, of those that were lost so often, how many it found to be on their last chance,
+    and when it ended."""
 
     async def run(world: World) -> tuple[list[int], int, float]:
-        app, ran, met = world.app(worker={"concurrency": 1}), list[int](), 0
+        app, ran, found = world.app(worker={"concurrency": 1}), list[int](), Found()
 
         @app.task(name="work")
         async def work(number: int) -> None:
             ran.append(number)
-
-        def meet() -> None:
-            nonlocal met
-            met += 1
 
         async with app:
             for number, times in enumerate(lost):
                 row = app.client.packer.pack(work.options(queue="aside").job(number))
                 await lose(world.memory, [row], world.clock.now(), times)
                 await asyncio.sleep(0.001)
-            app.client.guest, app.client.lone = True, meet
+            app.client.guest, app.client.helped = True, found
             began = world.now()
             await app.drain(queues)
-        return ran, met, world.now() - began
+        return ran, found.jobs, world.now() - began
 
     return simulate(run)
 
 
 def test_a_helper_runs_them_and_ends_with_the_first_that_is_none() -> None:
-    ran, met, _ = help_out([2, 3, 2, 1, 2, 0])
-    assert (ran, met) == ([0, 1, 2, 3], 3)
+    ran, found, _ = help_out([2, 3, 2, 1, 2, 0])
+    assert (ran, found) == ([0, 1, 2, 3], 3)
 
 
 def test_a_helper_looks_as_often_as_there_are_queues() -> None:
-    ran, met, _ = help_out([2, 1, 2, 0, 0, 0, 2], ("default", "other", "third"))
-    assert (ran, met) == ([0, 1, 2, 3, 4, 5], 2)
+    ran, found, _ = help_out([2, 1, 2, 0, 0, 0, 2], ("default", "other", "third"))
+    assert (ran, found) == ([0, 1, 2, 3, 4, 5], 2)
 
 
 def test_a_helper_ends_soon_when_there_is_nothing() -> None:

@@ -291,7 +291,7 @@ async def test_every_worker_keeps_what_has_ended_within_bounds(make_app: Callabl
         await bounded.enqueue_many([work.job(n) for n in range(100)])
         async with asyncio.timeout(60):
             while True:
-                places = {p.place: p.count for p in (await bounded.client.stats()).places}
+                places = {p.target: p.count for p in (await bounded.client.stats()).kept}
                 [queue] = (await bounded.client.stats()).queues
                 if (places["completed"], places["failed"], queue.available, queue.running) == (10, 10, 0, 0):
                     break
@@ -337,7 +337,7 @@ async def test_a_worker_that_holds_back_for_a_last_chance_is_healthy(
         await work.enqueue("other")
         assert app.worker is not None
         long_ago = asyncio.get_running_loop().time() - 3_600
-        app.worker._started = long_ago
+        app.worker._exchange.started = long_ago
         for trips in app.worker._trips:
             trips.beat = long_ago
         assert app.worker.health().consuming
@@ -444,6 +444,9 @@ async def test_an_outcome_that_the_store_refuses_takes_no_other_along(
     assert [event.error.args for event in told.events if event.kind is EventKind.ERROR and event.error] == [
         ("no such outcome",)
     ]
+    assert sum(event.kind is EventKind.COMPLETED for event in told.events) == 9
+    [failed] = [event for event in told.events if event.kind is EventKind.FAILED]
+    assert (failed.id, failed.detail, failed.result) == (handles[3].id.bytes, "outcome cannot be stored", None)
 
 
 class Broken(Plain):

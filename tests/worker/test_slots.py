@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace import App, EventKind, Every, Job, JobState, Queue, immediate
+from headrace.core.event_log import log_event
 from headrace.core.events import Observers
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Leased, Selector, Settlement
@@ -296,9 +297,9 @@ async def test_names_forge_no_lines_of_the_log(caplog: pytest.LogCaptureFixture)
         async with asyncio.timeout(30):
             await done.wait()
         attempts = app.worker._runner._attempts  # type: ignore[union-attr]
-        attempts._observers = Observers()
+        attempts.events._observers = Observers(log_event)
         leased = Leased(id=b"i" * 16, queue="q", task=forged, cells={}, epoch=1)
-        attempts.tell(EventKind.ERROR, leased, detail="it failed", error=ValueError("x"))
+        attempts.events.tell(EventKind.ERROR, leased, detail="it failed", error=ValueError("x"))
     told = [record.getMessage() for record in caplog.records if "forged" in record.getMessage()]
     assert any("started" in line for line in told)
     assert any("it failed" in line for line in told)

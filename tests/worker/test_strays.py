@@ -11,7 +11,7 @@ import pytest
 
 from headrace import App, EventKind, Job, Queue, immediate
 from headrace.core.alerts import Alert
-from headrace.worker.worker import Health
+from headrace.worker.health import Health
 from tests.worker.conftest import Told, working
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any, get_type_hints
+from functools import reduce
+from operator import or_
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,8 +18,9 @@ from headrace.api.options import JobOptions
 from headrace.core.callables import written
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import ENCODABLE, JsonSerde
-from headrace.types import OUTCOMES
+from headrace.types import OUTCOMES, Done
 from headrace.worker.job import Job
+from headrace.worker.startups import Given
 
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -34,6 +38,9 @@ class Arguments:
         self.takes_job = bool(parameters) and _is_job(hints.get(parameters[0].name))
         if self.takes_job:
             parameters = parameters[1:]
+        self.given = {p.name: _given_type(p, hints, name) for p in parameters if isinstance(p.default, Given)}
+        """The parameters that a worker fills in, and their types."""
+        parameters = [p for p in parameters if p.name not in self.given]
         for parameter in parameters:
             if _is_job(hints.get(parameter.name)):
                 raise ConfigError(f"task {name}: {parameter.name}: the job must be the first parameter")
@@ -113,11 +120,6 @@ class Arguments:
         raise InvalidJob(f"task {self._name}{self._signature} cannot be called with these arguments")
 
 
-def result_type(function: Callable[..., Any], name: str) -> Any:
-    """What the function returns, for decoding results; Any when it may return outcomes."""
-    return _result_type(_hints(function, name).get("return", Any))
-
-
 def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
     try:
         return inspect.signature(function)
@@ -136,13 +138,29 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         ) from error
 
 
+def _given_type(parameter: inspect.Parameter, hints: dict[str, Any], name: str) -> Any:
+    if parameter.name not in hints or parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise ConfigError(f"task {name}: {parameter.name}: given needs an annotation, and a name to be passed by")
+    return hints[parameter.name]
+
+
 def _is_job(hint: Any) -> bool:
     return hint is Job or getattr(hint, "__origin__", None) is Job
 
 
 def _result_type(hint: Any) -> Any:
-    options = getattr(hint, "__args__", ()) or (hint,)
-    return Any if any(option in OUTCOMES for option in options) or hint in OUTCOMES else hint
+    """The type of the result: what is left of the annotation without outcomes, and what ``Done[…]`` says."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    found = [result for option in options for result in _results_of(option)]
+    return Any if not found or Any in found else reduce(or_, found)
+
+
+def _results_of(option: Any) -> tuple[Any, ...]:
+    if get_origin(option) is Done:
+        return get_args(option)
+    if option is Done:
+        return (Any,)
+    return () if option in OUTCOMES else (option,)
 
 
 def _record(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> type[msgspec.Struct]:

@@ -6,17 +6,17 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
-from headrace.api.client import Client
+from headrace.api.blocking import BLOCKING, Blocking
 from headrace.api.handle import Handle
 from headrace.api.loop_guard import needs_loop
 from headrace.api.options import BatchOptions, JobOptions
-from headrace.api.registered import Registered
+from headrace.api.registered import Registered, TaskOwner
+from headrace.api.sync_handle import SyncHandle
 from headrace.core.callables import check_handler, is_async, written
 from headrace.core.numbers import check_whole
-from headrace.core.store_access import Owner
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import JSON, JsonSerde
-from headrace.payloads.offload import decode
+from headrace.payloads.offload import decode_result
 from headrace.seam.records import Leased
 from headrace.text import shown
 from headrace.types import NewJob
@@ -49,11 +49,7 @@ class BatchTask(Registered, Generic[T]):
     """
 
     def __init__(
-        self,
-        owner: Owner[Client],
-        function: Callable[[list[Job[T]]], Awaitable[Any]],
-        name: str,
-        options: BatchOptions,
+        self, owner: TaskOwner, function: Callable[[list[Job[T]]], Awaitable[Any]], name: str, options: BatchOptions
     ) -> None:
         if callable(function):
             check_handler(function, f"batch task {name}")
@@ -75,20 +71,39 @@ class BatchTask(Registered, Generic[T]):
             self._payloads.decode(body)
         except CodecError as error:
             raise InvalidJob(f"batch task {self.name}: {error}") from error
-        return self._made(self._owner.client.packer.envelope.seal(body, JSON, f"batch task {self.name}: payload"))
+        return self._made(self._owner.client.packer.envelope.wrap(body, JSON, f"batch task {self.name}: payload"))
 
-    @needs_loop("SyncApp(app).enqueue_many([task.job(…)])")
+    @needs_loop("its enqueue_sync(…)")
     async def enqueue(self, payload: T, **options: Unpack[JobOptions]) -> Handle[Any]:
         """Store a job; returns when it is durable."""
-        client = self._owner.client
-        return Handle(client, await client.enqueue(self.job(payload, **options)), _NOTHING)
+        return await self._store(self.job(payload, **options))
 
-    @needs_loop()
+    async def _store(self, job: NewJob) -> Handle[Any]:
+        client = self._owner.client
+        return Handle(client, await client.enqueue(job), _NOTHING)
+
+    def enqueue_sync(self, payload: T, **options: Unpack[JobOptions]) -> SyncHandle[Any]:
+        """``enqueue`` for code without an event loop. Blocks until the job is durable."""
+        return self._enqueue_blocking(BLOCKING, payload, **options)
+
+    def _enqueue_blocking(self, blocking: Blocking, /, payload: T, **options: Unpack[JobOptions]) -> SyncHandle[Any]:
+        job = self.job(payload, **options)
+        inserted = blocking._insert(self._owner, job, f"{self._short}.enqueue(…)")
+        return SyncHandle(blocking, Handle(self._owner.client, inserted, _NOTHING))
+
+    def call_sync(self, payload: T, **options: Unpack[JobOptions]) -> Any:
+        """``call`` for code without an event loop. Blocks until there is a result."""
+        return self._call_blocking(BLOCKING, payload, **options)
+
+    def _call_blocking(self, blocking: Blocking, /, payload: T, **options: Unpack[JobOptions]) -> Any:
+        return blocking._do(self._owner.client, lambda: self.call(payload, **options), f"{self._short}.call(…)")
+
+    @needs_loop("its call_sync(…)")
     async def call(self, payload: T, **options: Unpack[JobOptions]) -> Any:
         """Have a worker run it, and wait for its result: ``options(wait=…)`` says how long, 30 s by default."""
         task, client = self.options(**options), self._owner.client
-        cell = await client.call(task.job(payload), task._wait)
-        return await decode(client.packer.envelope, cell, _NOTHING, "result")
+        job_id, cell = await client.call(task.job(payload), task._wait)
+        return await decode_result(client.packer.envelope, cell, _NOTHING, job_id)
 
     def handler(self, middleware: Sequence[Middleware]) -> Handler:
         """The task, ready to run in one worker."""
@@ -96,8 +111,7 @@ class BatchTask(Registered, Generic[T]):
         return Handler(**self._handling(), load=self._load, result_serde=_NOTHING, batch=batch, batch_size=self._size)
 
     def _load(self, leased: Leased) -> Any:
-        packer = self._owner.client.packer
-        return packer.envelope.decode(packer.parameters(leased.cells), self._payloads, "payload")
+        return self._owner.client.packer.decode(leased, self._payloads)
 
 
 def _payload_type(function: Callable[..., Any], name: str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from headrace.api.batch import BatchTask
@@ -14,7 +15,7 @@ from headrace.errors import ConfigError, InvalidJob, LeaseLost
 from headrace.limits.gate import Admission
 from headrace.payloads.codec import JsonSerde
 from headrace.seam.protocol import AsyncJoined, Joined
-from headrace.seam.records import Row
+from headrace.seam.records import Row, Step
 from headrace.text import shown
 from headrace.types import NewJob
 from headrace.worker.job import Completion, Job, completion
@@ -145,6 +146,15 @@ class AsyncBound:
             completion.disown()
             raise
 
+    async def positions(self, source: str) -> dict[str, int]:
+        """How far a source outside has been read, as stored with the jobs that were made of it."""
+        return await self._joined.positions(source)
+
+    async def advance(self, source: str, steps: Iterable[Step]) -> bool:
+        """Store in this transaction how far a source has been read. False: another reader has moved on; then roll back,
+        and look at ``positions`` again."""
+        return await self._joined.advance(source, sorted(steps, key=lambda step: step.part))
+
 
 class Binding:
     """What both have in common: jobs become rows, and answers become handles."""
@@ -163,6 +173,18 @@ class Binding:
             )
         joined = tx.join(connection)
         return Bound(self, joined) if joined.blocks else AsyncBound(self, joined)
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncBound]:
+        """A transaction on a connection of the app's own; it commits at the end of the block."""
+        tx = (await self._client.backend()).tx
+        if tx is None:
+            raise ConfigError(
+                "what is read and how far it was read can be stored in one step only on PostgreSQL; this app is on "
+                f"{self._client.settings.url.partition(':')[0]}"
+            )
+        async with tx.begin() as joined:
+            yield AsyncBound(self, joined)
 
     def rows(self, jobs: list[NewJob]) -> list[Row]:
         """The rows of these jobs, all of them checked."""

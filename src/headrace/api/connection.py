@@ -6,20 +6,29 @@ import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from headrace.api.client import Client
+from headrace.api.foreign import Connected, url_of
+from headrace.api.streams import Streams
 from headrace.core.config import Settings
+from headrace.core.settings_options import SettingsOptions
 from headrace.errors import ConfigError
 from headrace.seam.protocol import Backend
 from headrace.text import shown
 from headrace.text import without_secrets as hidden
 
 if TYPE_CHECKING:
+    from headrace.backends.postgres import PostgresBackend
     from headrace.backends.postgres.schema import Migrator
 
+ARROW = "->"
+"""Between the URLs of a store that moves and of the one that it moves to."""
+BAR = "|"
+"""Between the shards of a store that is made of several."""
 _REDIS = re.compile(r"(redis|valkey)s?(\+(cluster|sentinel|unix))?")
+_POSTGRES = re.compile("postgres(ql)?")
 _SPECIAL = "{}*?[]^\\"
 """What a prefix cannot contain: braces mark parts of keys, and the rest are wildcards in an ACL."""
 _ENCODE = (
@@ -27,8 +36,10 @@ _ENCODE = (
 )
 
 
-def connect(url: str | Settings | None = None, **overrides: object) -> Client:
-    """A client for the store at ``url``; opened on first use, or by ``async with``.
+def connect(url: str | Settings | Streams | Connected | None = None, **overrides: Unpack[SettingsOptions]) -> Client:
+    """A client for the store at ``url``; opened on first use, or by ``async with``. Instead of a URL, it takes
+    :class:`Streams`; or a client of redis-py, a pool of psycopg or an engine of SQLAlchemy, and reads from it where the
+    store is.
 
     >>> connect("memory://").settings.url
     'memory://'
@@ -37,8 +48,12 @@ def connect(url: str | Settings | None = None, **overrides: object) -> Client:
         if overrides:
             raise ConfigError(f"expected Settings or single settings, got both: Settings and {sorted(overrides)[0]!r}")
         settings = url
+    elif isinstance(url, Streams):
+        objects = {} if url.objects is None else {"objects": {"url": url.objects}}
+        settings = Settings.load({**objects, **overrides, "url": url.url})
     else:
-        settings = Settings.load(overrides | ({} if url is None else {"url": url}))
+        found = {} if url is None else {"url": url if isinstance(url, str) else url_of(url)}
+        settings = Settings.load({**overrides, **found})
     return Client(open_backend(settings.url), settings)
 
 
@@ -46,6 +61,10 @@ def open_backend(url: str) -> Backend:
     """The backend of a store URL, not opened yet."""
     if not isinstance(url, str):
         raise ConfigError(f"store URL: expected text like sqlite:///jobs.db, got {shown(url)}")
+    if BAR in url:
+        return _router(url)
+    if ARROW in url:
+        return _moving(url)
     try:
         url.encode()
         parts = urlsplit(url)
@@ -69,12 +88,47 @@ def open_backend(url: str) -> Backend:
             backend = _postgres(options, url)
         case scheme if _REDIS.fullmatch(scheme) and "://" in url:
             backend = _redis(options, url)
+        case "streams":
+            if parts.netloc or parts.path:
+                raise ConfigError(f"store URL: expected streams://?pg=…&valkey=…, got {shown(without_secrets(url))}")
+            backend = _streams(options, url)
         case _:
             raise ConfigError(
-                "store URL: expected memory://, sqlite:///path, postgresql://… or redis://…, "
+                "store URL: expected memory://, sqlite:///path, postgresql://…, redis://… or streams://?pg=…&valkey=…, "
                 f"got {without_secrets(url)!r}"
             )
     return backend
+
+
+def _router(url: str) -> Backend:
+    """Shards, each with a name, and then the routes, with bars between them."""
+    from headrace.routing.sharded import Router
+
+    *named, routes = (part.strip() for part in url.split(BAR))
+    shards: dict[str, Backend] = {}
+    for part in named:
+        name, equals, place = (piece.strip() for piece in part.partition("="))
+        if not equals or not name or name in shards or "://" in name:
+            raise ConfigError(
+                "store URL: expected NAME = URL | NAME = URL | ROUTES, each name once, "
+                f"got {shown(without_secrets(part))}"
+            )
+        shards[name] = open_backend(place)
+    return Router(shards, routes)
+
+
+def _moving(url: str) -> Backend:
+    """Two URLs with an arrow between them: a store that may move from the first to the second."""
+    from headrace.routing.moving import Moving
+
+    parts = [part.strip() for part in url.split(ARROW)]
+    if len(parts) != 2 or not all(parts):
+        raise ConfigError(
+            f"store URL: expected one store, or two with one arrow between them, got {shown(without_secrets(url))}"
+        )
+    if parts[0] == parts[1]:
+        raise ConfigError("store URL: expected two different stores around the arrow, got one twice")
+    return Moving(*map(open_backend, parts))
 
 
 def migrator(url: str) -> Migrator | None:
@@ -112,7 +166,7 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
             raise ConfigError(f"durability: expected 'full' or 'normal', got {durability!r}")
 
 
-def _postgres(options: dict[str, str], url: str) -> Backend:
+def _postgres(options: dict[str, str], url: str, *, behind_windows: bool = False) -> PostgresBackend:
     try:
         from headrace.backends.postgres import PostgresBackend
     except ImportError as error:
@@ -134,17 +188,24 @@ def _postgres(options: dict[str, str], url: str) -> Backend:
     pooled = _switch(options, "pooled", False)
     listen = _switch(options, "listen", not pooled)
     migrate = _switch(options, "migrate", True)
+    copy = _switch(options, "copy", True)
     base, _, _ = url.partition("?")
     rest = urlencode(options, quote_via=quote)
     conninfo = f"{base}?{rest}" if rest else base
     _check_conninfo(conninfo, url, options)
-    return PostgresBackend(
+    kind = PostgresBackend
+    if behind_windows:
+        from headrace.backends.streams.truth import Truth
+
+        kind = Truth
+    return kind(
         conninfo,
         where=without_secrets(base),
         schema=schema,
         listen=listen,
         prepare=not pooled,
         migrate=migrate,
+        copy=copy,
     )
 
 
@@ -171,6 +232,52 @@ def _redis(options: dict[str, str], url: str) -> Backend:
     return ClusterBackend(place, prefix=prefix, listen=listen, shards=None if shards is None else int(shards))
 
 
+def _streams(options: dict[str, str], url: str) -> Backend:
+    try:
+        from headrace.backends.redis import Mode, parse, unknown
+    except ImportError as error:
+        raise ConfigError(f"Valkey needs hiredis ({error}); install: pip install 'headrace[redis]'") from error
+
+    pg, valkey = _inner(options, "pg"), _inner(options, "valkey")
+    if not _POSTGRES.fullmatch(urlsplit(pg).scheme):
+        raise ConfigError(f"pg: expected a URL like postgresql://db/jobs, got {shown(without_secrets(pg))}")
+    if not _REDIS.fullmatch(urlsplit(valkey).scheme):
+        raise ConfigError(f"valkey: expected a URL like redis://host:6379, got {shown(without_secrets(valkey))}")
+    truth = _postgres(_options_of(pg), pg, behind_windows=True)
+    from headrace.backends.streams import StreamsBackend, StreamsOptions
+    from headrace.backends.streams.truth import Truth
+
+    at_valkey = _options_of(valkey)
+    prefix = at_valkey.pop("prefix", "headrace")
+    base = valkey.partition("?")[0]
+    place = parse(base, at_valkey, without_secrets(base))
+    _no_more(at_valkey, valkey, partial(unknown, base.partition("://")[0]))
+    if place.mode is Mode.CLUSTER:
+        raise ConfigError("valkey: expected one server, or sentinels, got a cluster: windows lie on one server")
+    numbers = {name: _number(options.pop(name), name) for name in ("window", "count", "entry_bytes") if name in options}
+    horizon = {"horizon": _number(options.pop("horizon"), "horizon") * 1_000_000} if "horizon" in options else {}
+    chosen = StreamsOptions(**numbers, **horizon, consumer=options.pop("consumer", ""))
+    _no_more(options, url, _among(["pg", "valkey", "window", "count", "entry_bytes", "horizon", "consumer"]))
+    assert isinstance(truth, Truth)
+    return StreamsBackend(truth, place, prefix=prefix, options=chosen)
+
+
+def _inner(options: dict[str, str], name: str) -> str:
+    if name not in options:
+        raise ConfigError(f"store URL: expected streams://?pg=postgresql://…&valkey=redis://…, but {name} is missing")
+    return options.pop(name)
+
+
+def _options_of(url: str) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(url).query.replace("+", "%2B"), keep_blank_values=True))
+
+
+def _number(given: str, name: str) -> int:
+    if not (given.isascii() and given.isdigit() and len(given) <= 12):
+        raise ConfigError(f"{name}: expected a whole number, got {shown(given)}")
+    return int(given)
+
+
 def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:
     """Refuse what libpq could not read, or would misread. Its own message is not passed on: it quotes the part that it
     dislikes, which may belong to the password."""
@@ -193,6 +300,8 @@ def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:
         raise _unreadable(url)
     if any(port and not port.isdigit() for port in str(given.get("port", "")).split(",")):
         raise _unreadable(url, ": its port is not a number")
+    if given.get("sslmode", "prefer") not in _SSL_MODES:
+        raise ConfigError(f"sslmode: expected one of {', '.join(_SSL_MODES)}, got {shown(given['sslmode'])}")
 
 
 def _unreadable(url: str, why: str = "") -> ConfigError:
@@ -206,6 +315,7 @@ def _switch(options: dict[str, str], name: str, default: bool) -> bool:
     return given == "yes"
 
 
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _Told = Callable[[str, str], str]
 """The message about an unknown option and its value."""
 

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from msgspec import field
 
-from headrace.core.headers import read_headers
+from headrace.core.headers import SOURCE, read_headers
+from headrace.core.progress import Progress, unpack_progress
 from headrace.core.view import View
 from headrace.payloads.codec import Envelope
 from headrace.seam.instants import datetime_or_none
@@ -51,6 +52,8 @@ class JobInfo(View, frozen=True):
     cancel_requested: bool = False
     reason: str = ""
     headers: dict[str, str] = field(default_factory=dict)
+    source: str | None = None
+    """Where it came from, if that was told."""
     failures: list[Failure] = field(default_factory=list)
     args: Any = None
     """The arguments as plain data, if they can be shown."""
@@ -58,21 +61,34 @@ class JobInfo(View, frozen=True):
     """The result as plain data, while it is kept."""
     held: bool = False
     group: str | None = None
+    started_at: datetime | None = None
+    """Of a job that runs or has ended: when a worker last took it."""
+    last_transition: datetime | None = None
+    """When its state last changed, as far as the store knows: its end, else its last start, else its enqueue."""
+    transitions: int = 0
+    """How often its state has changed, at least: failed attempts and losses count, and the present run."""
+    progress: Progress | None = None
+    """Running: how far it has come, as its handler last said."""
 
 
-_INSTANTS = ("run_at", "enqueued_at", "expires_at", "finished_at", "lease_until")
-_SAME = {*JobInfo.__struct_fields__} & {*Record.__struct_fields__} - {*_INSTANTS, "id", "headers", "result"}
+_STORED = ("run_at", "enqueued_at", "expires_at", "finished_at", "lease_until")
+_INSTANTS = (*_STORED, "started_at", "last_transition")
+_SAME = {*JobInfo.__struct_fields__} & {*Record.__struct_fields__} - {*_STORED, "id", "headers", "result", "progress"}
 
 
 def job_info(record: Record, envelope: Envelope) -> JobInfo:
     """The rich view of a flat record."""
     fields: dict[str, Any] = {name: getattr(record, name) for name in _SAME}
     fields |= {name: datetime_or_none(getattr(record, name)) for name in _INSTANTS}
+    headers = read_headers(record.headers)
     return JobInfo(
         **fields,
+        transitions=record.transitions,
+        progress=unpack_progress(record.progress),
         id=UUID(bytes=record.id),
-        headers=read_headers(record.headers),
+        headers=headers,
+        source=headers.get(SOURCE),
         failures=failures(record.error),
-        args=envelope.readable(record.cells.get("parameters")),
-        result=envelope.readable(record.result),
+        args=envelope.readable(record.cells.get("parameters"), "parameters", record.id, record.tenant),
+        result=envelope.readable(record.result, "result", record.id),
     )

@@ -9,6 +9,7 @@ from headrace.api.info import job_info
 from headrace.errors import JobCancelled, JobError, JobExpired, JobFailed, ResultExpired, RetriesExhausted
 from headrace.payloads.codec import Envelope
 from headrace.seam.records import Record
+from headrace.text import reason_in_words
 from headrace.types import JobState
 from headrace.worker.judge import EXHAUSTED, failures
 
@@ -35,9 +36,11 @@ def failed(record: Record, envelope: Envelope) -> JobFailed:
     if known := failures(record.error):
         last = {"type": known[-1].type, "message": known[-1].message, "traceback": known[-1].traceback}
     kind = RetriesExhausted if record.reason == EXHAUSTED else JobFailed
-    what = f"{last['type']}: {last['message']}" if last else record.reason
+    after = f" after {record.attempt} attempt(s)" if record.attempt else ""
+    why = reason_in_words(record.reason, record.lost)
+    what = f": {last['type']}: {last['message']}" if last and why == record.reason else ""
     return kind(
-        f"job {job_id} failed after {record.attempt} attempt(s), {record.reason}: {what}",
+        f"job {job_id} failed{after}, {why}{what}",
         job_id=job_id,
         attempts=record.attempt,
         error=last,

@@ -1,43 +1,16 @@
-"""The options that users give to tasks, to single jobs and to jobs of a queue, each with its type."""
+"""The options that users give to tasks and to single jobs, beyond those of every job, and their checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-from difflib import get_close_matches
-from typing import Any, Literal, TypedDict, cast
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, cast
 
 from headrace.core.durations import micros
-from headrace.core.names import check_queue
+from headrace.core.names import check_queue, did_you_mean
 from headrace.errors import ConfigError
 from headrace.text import shown
-from headrace.types import Duration
+from headrace.types import SECTIONS, Duration, NewJobOptions, SharedOptions
 from headrace.worker.retry import RetryPolicy
-
-
-class SharedOptions(TypedDict, total=False):
-    """Options that a task sets for all its jobs and that a single job can override; ``NewJob`` explains each."""
-
-    queue: str
-    priority: int
-    timeout: Duration | None
-    expires: Duration | None
-    result_ttl: Duration | None
-    overflow: str | None
-    when_full: Literal["raise", "block"]
-
-
-class NewJobOptions(SharedOptions, total=False):
-    """Options of a single job."""
-
-    key: str | None
-    tenant: str
-    group: str | None
-    run_at: datetime | None
-    delay: Duration | None
-    max_attempts: int | None
-    headers: Mapping[str, str] | None
-    on_failed: Literal["run", "return"]
 
 
 class JobOptions(NewJobOptions, total=False):
@@ -51,7 +24,15 @@ class BatchOptions(SharedOptions, total=False):
 
     name: str | None
     retry: RetryPolicy | None
+    sections: Collection[str] | None
     size: int
+
+
+class BundleOptions(SharedOptions, total=False):
+    """What ``Bundle(…)`` takes."""
+
+    retry: RetryPolicy | None
+    sections: Collection[str] | None
 
 
 class TaskOptions(SharedOptions, total=False):
@@ -59,20 +40,8 @@ class TaskOptions(SharedOptions, total=False):
 
     name: str | None
     retry: RetryPolicy | None
+    sections: Collection[str] | None
     executor: Literal["thread", "process"] | None
-
-
-class QueueOptions(TypedDict, total=False):
-    """What ``queue.enqueue(…)`` takes."""
-
-    priority: int
-    result_ttl: Duration | None
-    tenant: str
-    group: str | None
-    delay: Duration | None
-    max_attempts: int | None
-    headers: Mapping[str, str] | None
-    on_failed: Literal["run", "return"]
 
 
 _Changed = tuple[NewJobOptions, Duration | None]
@@ -84,8 +53,7 @@ def known(given: Mapping[str, Any], kind: type, where: str) -> None:
     for name in given:
         if name in names:
             continue
-        close = get_close_matches(name, names, 1)
-        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        meant = did_you_mean(name, names)
         if kind is not JobOptions and name in JobOptions.__annotations__:
             meant = f" (it is an option of single jobs: task.options({name}=…))"
         raise ConfigError(f"{where}unknown option {name!r}{meant}; there are: {', '.join(names)}")
@@ -104,6 +72,16 @@ def shared(given: Mapping[str, Any], task: str) -> NewJobOptions:
     for what in ("timeout", "result_ttl", "expires"):
         length(options, what, None, f"task {task}: ")
     return options
+
+
+def wanted_sections(given: object, where: str) -> frozenset[str] | None:
+    """The sections that jobs of a task come with, besides their arguments; None: all."""
+    if given is None:
+        return None
+    there = SECTIONS[1:]
+    if isinstance(given, str) or not isinstance(given, Collection) or not set(given) <= set(there):
+        raise ConfigError(f"{where}: sections: expected some of {', '.join(there)}, got {shown(given)}")
+    return frozenset(given)
 
 
 def length(options: Mapping[str, Any], name: str, default: Duration | None, where: str = "") -> Any:

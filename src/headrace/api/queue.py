@@ -13,9 +13,10 @@ import msgspec
 
 from headrace.api.client import Client
 from headrace.api.connection import connect
+from headrace.api.foreign import Connected, tell_contradiction
 from headrace.api.job_errors import failed, raise_unless_completed
 from headrace.api.loop_guard import needs_loop, no_loop
-from headrace.api.options import QueueOptions, known, length
+from headrace.api.options import known, length
 from headrace.api.queue_answers import Completed, Duplicate, JobStatus, Queued, state_word
 from headrace.api.signals import Stopper
 from headrace.core.callables import check_handler, check_listener, is_async
@@ -25,13 +26,13 @@ from headrace.core.events import Event, EventKind
 from headrace.core.names import check_name, check_queue
 from headrace.errors import CodecError, ConfigError, InvalidJob, JobFailed
 from headrace.payloads.codec import JsonSerde, Serde, check_serde
-from headrace.payloads.offload import decode, seal
+from headrace.payloads.offload import decode_result, wrap
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import Altered, Cancel, Hold, Inserted, InsertStatus, JobKey, Leased, Record, Selector
 from headrace.text import shown
-from headrace.types import OUTCOMES, Done, Duration, Encoded, JobState, NewJob, Outcome
+from headrace.types import Done, Duration, Encoded, JobState, NewJob, Outcome, QueueOptions
 from headrace.worker.executors import ThreadExecutor
-from headrace.worker.handler import After, Handler
+from headrace.worker.handler import After, Handler, is_outcome
 from headrace.worker.job import Job
 from headrace.worker.retry import RetryPolicy, exponential
 from headrace.worker.worker import Worker
@@ -78,7 +79,7 @@ class Queue(Generic[P, R]):
     def __init__(
         self,
         name: str,
-        client: Client | str | None = None,
+        client: Client | str | Connected | None = None,
         *,
         concurrency: int = 1,
         max_attempts: int | None = None,
@@ -92,7 +93,8 @@ class Queue(Generic[P, R]):
         result_serde: Serde[R] | None = None,
     ) -> None:
         self.name = check_queue(name)
-        self.client = client if isinstance(client, Client) else connect(client)
+        self._client = client if isinstance(client, Client) else connect(client)
+        tell_contradiction(client, "Queue(name)")
         self._owns_client = not isinstance(client, Client)
         for serde in (payload_serde, result_serde):
             if serde is not None:
@@ -124,6 +126,11 @@ class Queue(Generic[P, R]):
         self._work: asyncio.Task[None] | None = None
         self._stops = 0
         self._threads = ThreadExecutor()
+
+    @property
+    def client(self) -> Client:
+        """The way to the store, on the loop that runs here."""
+        return self._client.here
 
     # -- lifecycle
 
@@ -168,6 +175,11 @@ class Queue(Generic[P, R]):
         self._worker = self._make_worker()
         self._work = asyncio.ensure_future(self._worker.run())
         self._work.add_done_callback(self._ended)
+
+    @property
+    def worker(self) -> Worker | None:
+        """The worker that runs in this process now."""
+        return self._worker
 
     async def stop(self) -> None:
         """Finish running jobs within the grace time, give the others back, disconnect. Stopping twice is harmless."""
@@ -232,14 +244,14 @@ class Queue(Generic[P, R]):
 
     # -- producing
 
-    @needs_loop()
+    @needs_loop("SyncQueue(queue).enqueue(…)")
     async def enqueue(self, id: str, payload: P, **options: Unpack[QueueOptions]) -> Queued | Duplicate | Completed[R]:
         """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
         enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
         job = await self._job(id, payload, options)
         return self._answer(await self.client.enqueue(job))
 
-    @needs_loop()
+    @needs_loop("SyncQueue(queue).enqueue_and_wait(…)")
     async def enqueue_and_wait(
         self, id: str, payload: P, *, timeout: Duration | None = "30s", **options: Unpack[QueueOptions]
     ) -> R:
@@ -250,12 +262,12 @@ class Queue(Generic[P, R]):
         if length(options, "result_ttl", None) == 0:
             raise InvalidJob("result_ttl: expected more than 0, got 0, which keeps no result to wait for")
         job = await self._job(id, payload, options)
-        cell = await self.client.call(job, timeout)
-        return await decode(self.client.packer.envelope, cell, self._results, "result")
+        job_id, cell = await self.client.call(job, timeout)
+        return await decode_result(self.client.packer.envelope, cell, self._results, job_id)
 
     # -- managing
 
-    @needs_loop()
+    @needs_loop("SyncQueue(queue).cancel(id)")
     async def cancel(self, id: str) -> str:
         """``cancelled``; or ``processing`` (it runs, and has been asked to stop), ``completed``, ``failed``,
         ``not_found``."""
@@ -279,6 +291,7 @@ class Queue(Generic[P, R]):
             self._decode_result(record) if record.held else None,
             failed(record, self.client.packer.envelope) if record.state is JobState.FAILED else None,
             record.worker,
+            to_datetime(record.last_transition),
         )
 
     async def result(self, id: str, default: R | None = None) -> R | None:
@@ -310,7 +323,7 @@ class Queue(Generic[P, R]):
         known(options, QueueOptions, f"queue {self.name!r}: ")
         try:
             body = self.client.packer.encode(payload, self._payloads, "payload")
-            cell = await seal(self.client.packer.envelope, body, self._payloads.kind, "payload")
+            cell = await wrap(self.client.packer.envelope, body, self._payloads.kind, "payload")
         except CodecError as error:
             raise CodecError(f"queue {self.name!r}, id {shown(id)}: payload: {error}") from error
         key = check_name(id, "id", empty=True)
@@ -320,8 +333,10 @@ class Queue(Generic[P, R]):
         match inserted.status:
             case InsertStatus.DUPLICATE:
                 return Duplicate(state_word(inserted.state, inserted.attempt), inserted.attempt)
+            case InsertStatus.REPLACED:
+                return Duplicate(state_word(inserted.state, inserted.attempt), inserted.attempt, "replaced")
             case InsertStatus.DONE:
-                return Completed(self.client.packer.envelope.decode(inserted.result, self._results, "result"))
+                return Completed(self._decode(inserted))
             case _:
                 return Queued()
 
@@ -332,7 +347,10 @@ class Queue(Generic[P, R]):
 
     def _decode_result(self, record: Record) -> R:
         raise_unless_completed(record, self.client.packer.envelope)
-        return self.client.packer.envelope.decode(record.result, self._results, "result")
+        return self._decode(record)
+
+    def _decode(self, ended: Inserted | Record) -> R:
+        return self.client.packer.envelope.decode(ended.result, self._results, "result", ended.id)
 
     def _types(self) -> tuple[Any, Any]:
         """``Image`` and ``Thumb`` of ``Queue[Image, Thumb]("images")``; Any where the class was not subscripted."""
@@ -374,8 +392,7 @@ class Queue(Generic[P, R]):
         )
 
     def _load(self, leased: Leased) -> P:
-        packer = self.client.packer
-        return packer.envelope.decode(packer.parameters(leased.cells), self._payloads, "payload")
+        return self.client.packer.decode(leased, self._payloads)
 
     async def _call(self, job: Job[Any]) -> Outcome:
         handler = self._handler
@@ -387,7 +404,7 @@ class Queue(Generic[P, R]):
         else:
             value = await self._threads.run(lambda: handler(job), self.name)
             value = await value if inspect.isawaitable(value) else value
-        return value if isinstance(value, OUTCOMES) else Done(value)
+        return value if is_outcome(value) else Done(value)
 
     def _tell(self, event: Event) -> None:
         name = _EVENTS.get(event.kind)

@@ -45,6 +45,7 @@ class Duplicate(Struct, frozen=True):
     state: str
     attempts: int = 0
     status: str = "duplicate"
+    """``"replaced"``: it waits, and took on what ``on_duplicate`` says."""
 
 
 class Completed(Struct, Generic[R], frozen=True):
@@ -85,6 +86,8 @@ class JobStatus(Struct, Generic[R], frozen=True):
     result: R | None = None
     error: JobFailed | None = None
     worker: str = ""
+    since: datetime | None = None
+    """When it came into this state: began to run, or ended; for one that waits, when it last ran, else its enqueue."""
 
 
 def state_word(state: JobState, attempt: int) -> str:

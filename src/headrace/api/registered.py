@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Self, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self, Unpack
 
 from headrace.api.client import Client
-from headrace.api.options import BatchOptions, JobOptions, NewJobOptions, TaskOptions, changed, length, shared
+from headrace.api.options import BatchOptions, JobOptions, TaskOptions, changed, length, shared, wanted_sections
 from headrace.core.names import check_name
 from headrace.core.store_access import Owner
 from headrace.errors import ConfigError
 from headrace.text import shown
-from headrace.types import Duration, Encoded, NewJob
+from headrace.types import Duration, Encoded, NewJob, NewJobOptions
+from headrace.worker.middleware import PlainMiddleware
 from headrace.worker.retry import RetryPolicy, exponential
+from headrace.worker.startups import Startups
+
+
+class TaskOwner(Owner[Client], Protocol):
+    """The app that a task belongs to, or the bundle."""
+
+    @property
+    def startups(self) -> Startups: ...
+
+    @property
+    def plain_chain(self) -> Sequence[PlainMiddleware]: ...
+
+    def use(self, kind: Any) -> Any: ...
 
 
 class Registered:
@@ -20,7 +34,7 @@ class Registered:
 
     def __init__(
         self,
-        owner: Owner[Client],
+        owner: TaskOwner,
         function: Callable[..., Any],
         name: str,
         options: TaskOptions | BatchOptions,
@@ -34,11 +48,15 @@ class Registered:
         self._options: NewJobOptions = shared(options, name)
         self._wait: Duration | None = "30s"
         self._retry = options.get("retry") or exponential()
+        self._sections = wanted_sections(options.get("sections"), what)
         self.queue = self._options.get("queue", "default")
         self.overflow = self._options.get("overflow")
         if not isinstance(self._retry, RetryPolicy):
             raise ConfigError(f"{what}: retry: expected a RetryPolicy like exponential(5), got {shown(self._retry)}")
-        owner.client.packer.priority(self._options.get("priority", 0))
+
+    def check(self, client: Client) -> None:
+        """Refuse what the client's store cannot take."""
+        client.packer.priority(self._options.get("priority", 0))
 
     def options(self, **options: Unpack[JobOptions]) -> Self:
         """The same task with other options for the jobs that are made from it: those of ``NewJob``, and ``wait``."""
@@ -46,6 +64,11 @@ class Registered:
         other.__dict__.update(self.__dict__)
         other._options, other._wait = changed(self._options, self._wait, options, f"{self._what}: ")
         return other
+
+    @property
+    def _short(self) -> str:
+        """The last part of its name, for messages."""
+        return self.name.rpartition(".")[2]
 
     def _made(self, cell: bytes) -> NewJob:
         job_id = self._owner.client.packer.new_id()
@@ -56,6 +79,7 @@ class Registered:
         return {
             "task": self.name,
             "retry": self._retry,
+            "sections": self._sections,
             "result_ttl": length(self._options, "result_ttl", self._owner.client.settings.result_ttl),
             "timeout": length(self._options, "timeout", None),
         }

@@ -1,71 +1,68 @@
-"""The same app for code without an event loop: on the loop that has it open, or else on one in the background."""
+"""Apps and queues for code without an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import os
-import threading
-from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import CancelledError, Future, wait
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial, update_wrapper
 from operator import attrgetter
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
-from uuid import UUID
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from headrace.api.app import App
+from headrace.api.background import let_go
 from headrace.api.batch import BatchTask
-from headrace.api.client import Client
-from headrace.api.handle import Handle
+from headrace.api.blocking import Blocking
+from headrace.api.client import AnyId, Client
+from headrace.api.direct import close_doors
 from headrace.api.info import JobInfo
+from headrace.api.loop_guard import no_loop
+from headrace.api.queue import Queue
+from headrace.api.queue_answers import Completed, Duplicate, JobStatus, Queued
+from headrace.api.sync_handle import SyncHandle
 from headrace.api.task import Task
 from headrace.core.validation import check_jobs
-from headrace.errors import ConfigError, InvalidJob, Unavailable
+from headrace.errors import ConfigError, InvalidJob
+from headrace.seam.records import JobKey
 from headrace.text import shown
-from headrace.types import Duration, JobState, NewJob
+from headrace.types import Duration, JobState, NewJob, QueueOptions
 
 P = ParamSpec("P")
+PayloadT = TypeVar("PayloadT")
 R = TypeVar("R")
 
-_GLANCE = 0.5
-"""How often, in seconds, a waiting thread looks whether the loop that works for it still runs."""
 
+class _Face(Blocking):
+    """What both faces share: they open, they close, and a closed one is not used."""
 
-class SyncHandle(Generic[R]):
-    """A handle for code that blocks."""
-
-    def __init__(self, owner: SyncApp, handle: Handle[R]) -> None:
-        self._owner = owner
-        self._handle = handle
+    _closed = False
 
     @property
-    def id(self) -> UUID:
-        return self._handle.id
+    def _client(self) -> Client:
+        raise NotImplementedError
 
-    @property
-    def duplicate(self) -> bool:
-        """Whether the key was taken by another job."""
-        return self._handle.duplicate
+    def __enter__(self) -> Self:
+        self._closed = False
+        self._do(self._client, self._open, "client.open()")
+        return self
 
-    @property
-    def state(self) -> JobState:
-        """The job's state when it was enqueued."""
-        return self._handle.state
+    async def _open(self) -> None:
+        await self._client.open()
 
-    def result(self, wait: Duration | None = "30s") -> R:
-        """Wait for the result."""
-        return self._owner._do(self._handle._client, lambda: self._handle.result(wait), "handle.result(…)")
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
-    def info(self) -> JobInfo:
-        """Everything that is known about the job now."""
-        return self._owner._do(self._handle._client, self._handle.info, "handle.info()")
+    def close(self) -> None:
+        """Disconnect what it has opened in the background. What is open on another loop stays open."""
+        self._closed = True
+        close_doors(self._client)
+        let_go(self)
 
-    def cancel(self) -> JobState:
-        """Cancel the job, or ask it to stop if it runs. Returns its state. Raises ``JobNotFound``."""
-        return self._owner._do(self._handle._client, self._handle.cancel, "handle.cancel()")
-
-    def __repr__(self) -> str:
-        return f"Sync{self._handle!r}"
+    def _loop_of(self, client: Client, instead: str, brief: bool) -> AbstractEventLoop | None:
+        if self._closed:
+            raise ConfigError(f"this {type(self).__name__} is closed; make another, or enter it again")
+        return super()._loop_of(client, instead, brief)
 
 
 def _blocking(
@@ -76,19 +73,21 @@ def _blocking(
     find = attrgetter(where)
 
     def blocking(self: SyncApp, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        call: Callable[[], Coroutine[Any, Any, R]] = partial(find(self), *args, **kwargs)
-        return self._do(self.app.client, call, f"{where}(…)")
+        async def call() -> R:
+            return await partial(find(self), *args, **kwargs)()  # type: ignore[no-any-return]
+
+        return self._do(self._client, call, f"{where}(…)")
 
     # Nothing else comes along: async methods carry a mark that says so.
     update_wrapper(blocking, method, updated=())
     return blocking
 
 
-class SyncApp:
+class SyncApp(_Face):
     """An app for threads: every call runs on an event loop and returns when it is done. Thread-safe.
 
     If the app is open, that is the loop that has it open: the worker's, in a plain task, or the web server's. Otherwise
-    it is a loop of its own, in a background thread. Make one per process.
+    it is one in a background thread, which the whole process shares.
 
     >>> app = App("memory://")
     >>> @app.task
@@ -101,29 +100,18 @@ class SyncApp:
 
     def __init__(self, app: App) -> None:
         self.app = app
-        self._own: _Loop | None = None
-        self._closed = False
-        self._lock = threading.Lock()
+        self._drains = 0
 
-    def __enter__(self) -> SyncApp:
-        self._closed = False
-        self._do(self.app.client, self.app.client.open, "app.client.open()")
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    @property
+    def _client(self) -> Client:
+        return self.app.client
 
     def close(self) -> None:
-        """Let its own loop, if there is one, finish, disconnect and end. An app that is open elsewhere stays open."""
-        if self._own is not None and self._own.here:
-            raise ConfigError(
-                "SyncApp.close() would wait for the loop that it was called on; call it from another thread"
-            )
-        with self._lock:
-            self._closed = True
-            own, self._own = self._own, None
-        if own is not None and own.usable:
-            own.end(self.app)
+        """Ask its drains to stop, and disconnect what it has opened in the background. An app that is open on another
+        loop stays open."""
+        if self._drains:
+            self.app.stop()
+        super().close()
 
     def wait_for(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine of the app, and wait for it."""
@@ -132,147 +120,122 @@ class SyncApp:
             return await work
 
         try:
-            return self._do(self.app.client, call, "it")
+            return self._do(self._client, call, "it")
         finally:
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()
 
-    def _do(self, client: Client, call: Callable[[], Coroutine[Any, Any, R]], instead: str) -> R:
-        """Run the coroutine of ``call`` at the client's home, and wait for it. ``instead``: what to await on a loop."""
-
-        async def work() -> R:
-            return await call()
-
-        while True:
-            loop, begun = self._loop_of(client, instead), work()
-            try:
-                future = asyncio.run_coroutine_threadsafe(begun, loop)
-            except RuntimeError:
-                begun.close()
-                if not loop.is_closed():
-                    raise
-            else:
-                return _outcome(future, loop)
-
-    def _loop_of(self, client: Client, instead: str) -> asyncio.AbstractEventLoop:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise ConfigError(f"SyncApp would block the event loop that runs here; await {instead} here")
-        self._check_open()
-        loop = client.home
-        if loop is None:
-            own = self._start()
-            loop = client.settle(own.loop)
-            if loop is own.loop:
-                own.clients.add(client)
-        if not loop.is_running():
-            raise ConfigError("the app is open on an event loop that does not run; close it there first")
-        return loop
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ConfigError("this SyncApp is closed; make another, or enter it again")
-
-    def _start(self) -> _Loop:
-        with self._lock:
-            self._check_open()
-            if self._own is None or not self._own.usable:
-                self._own = _Loop()
-            return self._own
-
     def enqueue(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
-        """Store a job; returns when it is durable."""
-        handle = self._do(_client_of(task), lambda: task.enqueue(*args, **kwargs), f"{_short(task)}.enqueue(…)")
-        return SyncHandle(self, handle)
+        """Store a job; returns when it is durable. ``task.enqueue_sync(…)`` is the same."""
+        return _checked(task)._enqueue_blocking(self, *args, **kwargs)
 
     def call(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Have a worker run it, and wait for the result."""
-        return self._do(_client_of(task), lambda: task.call(*args, **kwargs), f"{_short(task)}.call(…)")
+        """Have a worker run it, and wait for the result. ``task.call_sync(…)`` is the same."""
+        return _checked(task)._call_blocking(self, *args, **kwargs)
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[SyncHandle[Any]]:
         """Store many jobs in as few trips as possible."""
         given = check_jobs(jobs)
-        handles = self._do(self.app.client, lambda: self.app.enqueue_many(given), "app.enqueue_many(…)")
+        call = partial(self.app.enqueue_many, given)
+        handles = self._do(self._client, call, "app.enqueue_many(…)", brief=True)
         return [SyncHandle(self, handle) for handle in handles]
 
-    get = _blocking(App.get)
+    def drain(self, queues: Sequence[str] | None = None) -> None:
+        """Run everything that is due, then return: on the loop that has the app open, or else in this thread."""
+        no_loop("SyncApp.drain()", "await app.drain()")
+        home = self._client.home
+        self._drains += 1
+        try:
+            if home is not None and home.is_running():
+                self._do(self._client, partial(self.app.drain, queues), "app.drain()")
+            elif not self._closed:
+                asyncio.run(self._drain(queues))
+        finally:
+            self._drains -= 1
+
+    async def _drain(self, queues: Sequence[str] | None) -> None:
+        async with self.app:
+            await self.app.drain(queues)
+
+    def get(self, job_id: AnyId | JobKey) -> JobInfo:
+        """As ``App.get``."""
+        return self._try(self._client, lambda door: door.get(job_id), lambda: self.app.get(job_id), "app.get(…)")
+
+    def wait(self, job_id: AnyId, timeout: Duration | None = "30s") -> Any:
+        """As ``App.wait``."""
+        serde_of = self.app.serde_of
+        return self._try(
+            self._client,
+            lambda door: door.result_now(job_id, serde_of),
+            lambda: self.app.wait(job_id, timeout),
+            "app.wait(…)",
+        )
+
+    def cancel(self, job_id: AnyId | JobKey) -> JobState:
+        """As ``App.cancel``."""
+        cancel = partial(App.cancel, self.app, job_id)
+        return self._try(self._client, lambda door: door.cancel_now(job_id), cancel, "app.cancel(…)")
+
     why = _blocking(App.why)
-    cancel = _blocking(App.cancel)
     reschedule = _blocking(App.reschedule)
     pause_job = _blocking(App.pause_job)
     resume_job = _blocking(App.resume_job)
-    drain = _blocking(App.drain)
     list_jobs = _blocking(Client.list_jobs, "app.client")
     stats = _blocking(Client.stats, "app.client")
     pause = _blocking(Client.pause, "app.client")
     resume = _blocking(Client.resume, "app.client")
 
 
-class _Loop:
-    """An event loop in a thread of its own, and the clients that are at home there."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.clients: set[Client] = set()
-        self._pid = os.getpid()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="headrace-sync", daemon=True)
-        running = threading.Event()
-        self.loop.call_soon(running.set)
-        self._thread.start()
-        running.wait()
-
-    @property
-    def usable(self) -> bool:
-        """Whether it runs: a forked process has none of its parent's threads."""
-        return self._pid == os.getpid() and self._thread.is_alive()
-
-    @property
-    def here(self) -> bool:
-        return threading.current_thread() is self._thread
-
-    def end(self, app: App) -> None:
-        """Stop a worker, finish what was submitted, disconnect, wake waiting threads, and end."""
-        try:
-            asyncio.run_coroutine_threadsafe(self._leave(app), self.loop).result()
-        finally:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
-            self.loop.close()
-
-    async def _leave(self, app: App) -> None:
-        for client in self.clients:
-            await (app.close() if client is app.client else client.close())
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-        await self.loop.shutdown_asyncgens()
-        await self.loop.shutdown_default_executor()
-
-
-def _client_of(task: Task[Any, Any]) -> Client:
+def _checked(task: Task[P, R]) -> Task[P, R]:
+    """A batch task takes the same calls, with a payload."""
     if not isinstance(task, Task | BatchTask):
         raise InvalidJob(f"expected a task and its arguments, got {shown(task)}; for jobs use enqueue_many")
-    return task._owner.client
+    return task
 
 
-def _short(task: Task[Any, Any]) -> str:
-    return task.name.rpartition(".")[2]
+class SyncQueue(_Face, Generic[PayloadT, R]):
+    """A queue for threads, as ``SyncApp`` is for an app: what can be asked of a ``Queue``, without await.
 
+    >>> from headrace import Queue, SyncQueue
+    >>> images = SyncQueue(Queue[str, int]("images", "memory://"))
+    >>> images.enqueue("cat", "cat.png")
+    Queued(status='queued')
+    >>> images.status("cat").state
+    'queued'
+    """
 
-def _outcome(future: Future[R], loop: asyncio.AbstractEventLoop) -> R:
-    """The result of the work, as long as its loop runs."""
-    try:
-        while not wait((future,), _GLANCE).done:
-            if not loop.is_running():
-                raise CancelledError
-        return future.result()
-    except CancelledError:
-        raise Unavailable(
-            "the event loop that had the app open has ended, or the SyncApp was closed; whether it was done is unknown"
-        ) from None
-    finally:
-        future.cancel()
+    def __init__(self, queue: Queue[PayloadT, R]) -> None:
+        self.queue = queue
+
+    @property
+    def _client(self) -> Client:
+        return self.queue.client
+
+    def enqueue(self, id: str, payload: PayloadT, **options: Unpack[QueueOptions]) -> Queued | Duplicate | Completed[R]:
+        """As ``Queue.enqueue``."""
+        call = partial(self.queue.enqueue, id, payload, **options)
+        return self._do(self._client, call, "queue.enqueue(…)", brief=True)
+
+    def enqueue_and_wait(
+        self, id: str, payload: PayloadT, *, timeout: Duration | None = "30s", **options: Unpack[QueueOptions]
+    ) -> R:
+        """As ``Queue.enqueue_and_wait``."""
+        call = partial(self.queue.enqueue_and_wait, id, payload, timeout=timeout, **options)
+        return self._do(self._client, call, "queue.enqueue_and_wait(…)")
+
+    def cancel(self, id: str) -> str:
+        """As ``Queue.cancel``."""
+        return self._do(self._client, partial(self.queue.cancel, id), "queue.cancel(…)")
+
+    def status(self, id: str) -> JobStatus[R] | None:
+        """As ``Queue.status``."""
+        return self._do(self._client, partial(self.queue.status, id), "queue.status(…)")
+
+    def result(self, id: str, default: R | None = None) -> R | None:
+        """As ``Queue.result``."""
+        return self._do(self._client, partial(self.queue.result, id, default), "queue.result(…)")
+
+    def update_result_ttl(self, id: str, result_ttl: Duration) -> str:
+        """As ``Queue.update_result_ttl``."""
+        call = partial(self.queue.update_result_ttl, id, result_ttl)
+        return self._do(self._client, call, "queue.update_result_ttl(…)")

@@ -9,23 +9,24 @@ from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from headrace.api.arguments import Arguments
-from headrace.api.client import Client
+from headrace.api.blocking import BLOCKING, Blocking
 from headrace.api.handle import Handle
 from headrace.api.loop_guard import needs_loop
 from headrace.api.options import TaskOptions
-from headrace.api.registered import Registered
+from headrace.api.registered import Registered, TaskOwner
+from headrace.api.sync_handle import SyncHandle
 from headrace.core.callables import check_handler, is_async
 from headrace.core.durations import micros
-from headrace.core.store_access import Owner
 from headrace.errors import ConfigError
 from headrace.payloads.codec import JSON, JsonSerde
-from headrace.payloads.offload import LARGE, decode
+from headrace.payloads.offload import LARGE, decode_result
 from headrace.seam.records import Leased
-from headrace.types import OUTCOMES, Done, NewJob, Outcome
+from headrace.types import Done, NewJob, Outcome
 from headrace.worker.executors import ProcessExecutor, ThreadExecutor, function_path
-from headrace.worker.handler import Handler
+from headrace.worker.handler import Handler, is_outcome
 from headrace.worker.job import Job
-from headrace.worker.middleware import Middleware, compose
+from headrace.worker.middleware import Middleware, compose, compose_plain
+from headrace.worker.startups import Per
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +47,7 @@ class Task(Registered, Generic[P, R]):
     '10m'
     """
 
-    def __init__(self, owner: Owner[Client], function: Callable[..., Any], name: str, options: TaskOptions) -> None:
+    def __init__(self, owner: TaskOwner, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
         if not callable(function):
             raise ConfigError(f"task: expected a function, got {type(function).__name__}")
         check_handler(function, f"task {name}")
@@ -71,39 +72,57 @@ class Task(Registered, Generic[P, R]):
         """Run the function itself, without any queue. If it takes a job first, call ``.function`` with one."""
         if self._arguments.takes_job:
             raise TypeError(f"task {self.name} takes a job first; call its .function with a job that you made")
-        return self.function(*args, **kwargs)
+        missing = {name: kind for name, kind in self._arguments.given.items() if name not in kwargs}
+        return self.function(*args, **kwargs, **{name: self._owner.use(kind) for name, kind in missing.items()})
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, queue={self.queue!r})"
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job that ``enqueue`` would store; for ``enqueue_many`` and ``spawn``."""
-        return self._made(self._sealed(self._arguments.encode(args, kwargs)))
+        return self._made(self._wrapped(self._arguments.encode(args, kwargs)))
 
-    def _sealed(self, body: bytes) -> bytes:
-        return self._owner.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments")
+    def _wrapped(self, body: bytes) -> bytes:
+        return self._owner.client.packer.envelope.wrap(body, JSON, f"task {self.name}: arguments")
 
-    @needs_loop("SyncApp(app).enqueue(task, …)")
+    @needs_loop("its enqueue_sync(…)")
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
         client, body = self._owner.client, self._arguments.encode(args, kwargs)
-        cell = self._sealed(body) if len(body) <= LARGE else await asyncio.to_thread(self._sealed, body)
+        cell = self._wrapped(body) if len(body) <= LARGE else await asyncio.to_thread(self._wrapped, body)
         return Handle(client, await client.enqueue(self._made(cell)), self.results)
 
-    @needs_loop("SyncApp(app).call(task, …)")
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
+        """``enqueue`` for code without an event loop: views, plain tasks, threads, scripts. Blocks until the job is
+        durable. In async code it works too, but holds up the event loop for that long."""
+        return self._enqueue_blocking(BLOCKING, *args, **kwargs)
+
+    def _enqueue_blocking(self, blocking: Blocking, /, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
+        job = self.job(*args, **kwargs)
+        inserted = blocking._insert(self._owner, job, f"{self._short}.enqueue(…)")
+        return SyncHandle(blocking, Handle(self._owner.client, inserted, self.results))
+
+    def call_sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """``call`` for code without an event loop. Blocks until there is a result."""
+        return self._call_blocking(BLOCKING, *args, **kwargs)
+
+    def _call_blocking(self, blocking: Blocking, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return blocking._do(self._owner.client, lambda: self.call(*args, **kwargs), f"{self._short}.call(…)")
+
+    @needs_loop("its call_sync(…)")
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s by default."""
         client, body = self._owner.client, self._arguments.encode(args, kwargs)
         if self._wait is not None:
             micros(self._wait, "wait")
-        cell = self._sealed(body) if len(body) <= LARGE else await asyncio.to_thread(self._sealed, body)
-        answer = await client.call(self._made(cell), self._wait)
-        return await decode(client.packer.envelope, answer, self.results, "result")
+        cell = self._wrapped(body) if len(body) <= LARGE else await asyncio.to_thread(self._wrapped, body)
+        job_id, answer = await client.call(self._made(cell), self._wait)
+        return await decode_result(client.packer.envelope, answer, self.results, job_id)
 
     # -- for the worker
 
     def handler(self, middleware: Sequence[Middleware], threads: ThreadExecutor, processes: ProcessExecutor) -> Handler:
-        """The task, ready to run in one worker."""
+        """The task, ready to run in one worker, which has started."""
         executor = self._executor or self._owner.client.settings.worker.executor
         invoke = self._invoke(executor, threads, processes)
         threaded = executor == "thread" and not is_async(self.function)
@@ -112,7 +131,7 @@ class Task(Registered, Generic[P, R]):
         if takes_job or middleware:
             innermost = _outcome(lambda job: invoke(job if takes_job else None, split(job.payload)))
             return Handler(**common, load=self._load_named, call=compose(middleware, innermost))
-        return Handler(**common, load=self._load, quick=partial(invoke, None))
+        return Handler(**common, load=self._load, call=partial(invoke, None), quick=True)
 
     def _load(self, leased: Leased) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self._arguments.decode(self._body(leased))
@@ -123,13 +142,16 @@ class Task(Registered, Generic[P, R]):
     def _body(self, leased: Leased) -> bytes:
         """A job that was enqueued without arguments calls the function without any."""
         cell = leased.cells.get("parameters")
-        return b"{}" if cell is None else self._owner.client.packer.envelope.open(cell, "parameters")[1]
+        if cell is None:
+            return b"{}"
+        return self._owner.client.packer.envelope.unwrap(cell, "parameters", leased.id, leased.tenant)[1]
 
     def _invoke(
         self, executor: str, threads: ThreadExecutor, processes: ProcessExecutor
     ) -> Callable[[Job[Any] | None, Any], Awaitable[Any]]:
-        function = self.function
-        if is_async(function):
+        chain = self._owner.plain_chain
+        function = self._with_given("child" if executor == "process" and not is_async(self.function) else "worker")
+        if is_async(self.function):
 
             def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
                 args, kwargs = call
@@ -140,7 +162,7 @@ class Task(Registered, Generic[P, R]):
                 raise ConfigError(
                     f"task {self.name}: a job cannot be handed to another process; leave out the job parameter"
                 )
-            path = function_path(function)
+            path = function_path(self.function)
 
             def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
                 return processes.run(path, *call)
@@ -149,11 +171,26 @@ class Task(Registered, Generic[P, R]):
 
             def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
                 args, kwargs = call
-                return _awaited(
-                    threads.run(partial(function, *(args if job is None else (job, *args)), **kwargs), self.name)
-                )
+                plain = partial(function, *(args if job is None else (job, *args)), **kwargs)
+                return _awaited(threads.run(compose_plain(chain, plain) if chain else plain, self.name))
 
         return run
+
+    def _with_given(self, per: Per) -> Callable[..., Any]:
+        """The function, with what it is given in a worker."""
+        given, startups = self._arguments.given, self._owner.startups
+        for name, kind in given.items():
+            startups.check(kind, per, f"task {self.name}: {name}")
+        if not given or per == "child":
+            return self.function
+        return partial(self.function, **{name: startups.use(kind) for name, kind in given.items()})
+
+    def in_child(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function in a child process, which this is."""
+        startups = self._owner.startups
+        startups.start_child()
+        given = {name: startups.use(kind) for name, kind in self._arguments.given.items()}
+        return compose_plain(self._owner.plain_chain, partial(self.function, *args, **kwargs, **given))()
 
 
 async def _awaited(call: Awaitable[Any]) -> Any:
@@ -165,6 +202,6 @@ async def _awaited(call: Awaitable[Any]) -> Any:
 def _outcome(invoke: Callable[[Job[Any]], Awaitable[Any]]) -> Callable[[Job[Any]], Awaitable[Outcome]]:
     async def innermost(job: Job[Any]) -> Outcome:
         value = await invoke(job)
-        return value if isinstance(value, OUTCOMES) else Done(value)
+        return value if is_outcome(value) else Done(value)
 
     return innermost

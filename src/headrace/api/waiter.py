@@ -12,6 +12,7 @@ from headrace.core.batcher import Batcher
 from headrace.core.clock import Clock
 from headrace.core.ids import secret_name
 from headrace.core.listener import listen
+from headrace.core.patience import Patience
 from headrace.core.tasks import Tasks
 from headrace.errors import JobNotFound, Unavailable, WaitTimeout
 from headrace.seam.protocol import Backend
@@ -32,21 +33,23 @@ class Waiter:
     costs time and nothing else.
     """
 
-    def __init__(self, backend: Backend, clock: Clock, rng: Random, tasks: Tasks) -> None:
+    def __init__(self, backend: Backend, clock: Clock, rng: Random, tasks: Tasks, patience: Patience) -> None:
         self.inbox = secret_name(rng)
         self._backend = backend
         self._clock = clock
         self._rng = rng
         self._tasks = tasks
+        self._patience = patience
         self._waits: defaultdict[JobId, set[asyncio.Future[Record]]] = defaultdict(set)
         self._early: dict[JobId, None] = {}
         """Ends that were heard before anybody waited for them: the answer to the insert may be slower than the job."""
         self._listening: asyncio.Event | None = None
+        most = backend.limits.max_batch
         self._fetches: Batcher[JobId, Record | None] = Batcher(
-            self._fetch, tasks, rng, max_batch=backend.limits.max_batch, name="headrace-fetch"
+            self._fetch, tasks, rng, patience=patience.seconds, max_batch=most, name="headrace-fetch"
         )
         self._watches: Batcher[JobId, None] = Batcher(
-            self._watch, tasks, rng, max_batch=backend.limits.max_batch, name="headrace-watch"
+            self._watch, tasks, rng, patience=patience.seconds, max_batch=most, name="headrace-watch"
         )
 
     async def prepare(self) -> None:
@@ -61,11 +64,12 @@ class Waiter:
                     self._backend.hints, [f"inbox:{self.inbox}"], self._hear, self._rng, self._listening.set
                 )  # fmt: skip
                 self._tasks.start(heard, "headrace-waiter")
-        await self._listening.wait()
+        if not self._listening.is_set():
+            await self._patience.once(self._listening.wait())
 
     async def wait(self, job_id: JobId, seconds: float | None, *, watch: bool) -> Record:
         """The record of the ended job. ``watch`` registers the inbox first, unless the insert has done so. With a
-        timeout of 0 it looks once."""
+        timeout of 0 it looks once. Raises ``Unavailable`` when the store has not answered a look within patience."""
         if watch and seconds == 0:
             return await self._now(job_id)
         future: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
@@ -122,16 +126,18 @@ class Waiter:
                     log.warning("cannot look whether jobs have ended: %s", problem)
 
     async def _look(self, job_id: JobId) -> None:
-        record = await self._fetches.submit(job_id)
-        if record is not None and not record.state.terminal:
-            return
+        found: Record | Exception
+        try:
+            found = await self._fetches.submit(job_id) or _not_found()
+        except Unavailable as error:
+            found = error
         for future in self._waits.get(job_id, ()):
             if future.done():
                 continue
-            if record is None:
-                future.set_exception(_not_found())
-            else:
-                future.set_result(record)
+            if isinstance(found, Exception):
+                future.set_exception(found)
+            elif found.state.terminal:
+                future.set_result(found)
 
     async def _watch(self, ids: list[JobId]) -> list[None]:
         await self._backend.alter(Selector(ids=ids), Watch(self.inbox), self._clock.stamp())

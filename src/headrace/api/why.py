@@ -11,6 +11,7 @@ from msgspec import Struct
 from headrace.core.durations import spell_roughly
 from headrace.seam.policy import FOREVER, GroupState, PolicyState, TenantState
 from headrace.seam.records import QueueStats, Record, Stats
+from headrace.text import reason_in_words
 from headrace.types import Failure, JobState
 
 _LONGEST = 200
@@ -46,6 +47,8 @@ class WhyCode(StrEnum):
     TENANT_WORKERS = "tenant_workers"
     """As many workers as the policy allows have jobs of its tenant."""
     NO_WORKER = "no_worker"
+    LAST_CHANCE = "last_chance"
+    """It may only run alone, in a helper process or in a worker that holds no other job."""
     WORKERS_BUSY = "workers_busy"
     NEXT = "next"
     """It is due, and a worker should take it now."""
@@ -54,17 +57,14 @@ class WhyCode(StrEnum):
 class Why(Struct, frozen=True):
     """The reason why a job is not running, or that there is none to give.
 
-    >>> import asyncio
-    >>> from headrace import App
+    >>> from headrace import App, SyncApp
     >>> app = App("memory://")
     >>> @app.task(queue="mail")
     ... def send(to: str) -> None: ...
-    >>> async def main() -> Why:
-    ...     async with app:
-    ...         handle = await send.enqueue("ada@example.org")
-    ...         await app.policies.pause("mail")
-    ...         return await app.why(handle.id)
-    >>> why = asyncio.run(main())
+    >>> with SyncApp(app) as jobs:
+    ...     handle = jobs.enqueue(send, "ada@example.org")
+    ...     jobs.pause("mail")
+    ...     why = jobs.why(handle.id)
     >>> why.code.value, why.sentence
     ('queue_paused', "queue 'mail' is paused")
     """
@@ -84,13 +84,15 @@ class Circumstances(Struct, frozen=True):
     group: GroupState | None = None
     failure: Failure | None = None
     """The last one."""
+    last_chance: int = 2
+    """A job that was lost so often in a row runs alone."""
 
 
 def explain(seen: Circumstances) -> Why:
     """The first reason that holds."""
     job = seen.record
     if job.state.terminal:
-        reason = f", {job.reason}" if job.reason and job.reason != job.state.value else ""
+        reason = f", {reason_in_words(job.reason, job.lost)}" if job.reason and job.reason != job.state.value else ""
         return Why(WhyCode.ENDED, f"it has ended: {job.state.value}{reason}{_error(seen)}")
     if job.state is JobState.RUNNING:
         return _running(seen)
@@ -188,6 +190,9 @@ def _workers(seen: Circumstances) -> Iterator[Why]:
     workers = [worker for worker in seen.stats.workers if queue in worker.queues]
     if not workers:
         yield Why(WhyCode.NO_WORKER, f"no worker listens to queue {queue!r}")
+    elif seen.record.lost >= seen.last_chance:
+        waits = "it waits for a worker's helper process, or for a worker that holds no other job"
+        yield Why(WhyCode.LAST_CHANCE, f"it is on its last chance and runs alone: {waits}")
     elif sum(worker.slots - worker.busy for worker in workers) <= 0:
         slots = sum(worker.slots for worker in workers)
         who = "the worker that listens" if len(workers) == 1 else f"the {len(workers)} workers that listen"

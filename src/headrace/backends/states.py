@@ -1,4 +1,4 @@
-"""The states of jobs as servers keep them: a state's code is its place in :class:`~headrace.types.JobState`."""
+"""The states of jobs as stores keep them: a state's code is its place in :class:`~headrace.types.JobState`."""
 
 from __future__ import annotations
 

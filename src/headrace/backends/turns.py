@@ -11,9 +11,6 @@ from typing import Protocol, TypeVar
 from headrace.backends.claims import Taken
 from headrace.seam.policy import FOREVER, TENANT_BATCH, Policy, PolicyState, Rate
 
-_IN_VAIN = 1_000
-"""A claim makes at most this many visits that bring nothing; the next claim goes on."""
-
 
 def opens_at(rate: Rate | None, full_at: int, now: int) -> int | None:
     """When a rate opens, if it is shut."""
@@ -170,8 +167,7 @@ def serve(turns: Turns, visits: Visits[AnyTenant], taken: Taken, most: int, now:
     visits.wake(most)
     jobs = taken.jobs
     goal = len(jobs) + most
-    in_vain = 0
-    while taken.left and in_vain < _IN_VAIN and (room := turns.room(goal - len(jobs), now)) > 0:
+    while taken.left and (room := turns.room(goal - len(jobs), now)) > 0:
         tenant = visits.next_tenant(room)
         if tenant is None:
             break
@@ -187,6 +183,6 @@ def serve(turns: Turns, visits: Visits[AnyTenant], taken: Taken, most: int, now:
                 tenant.sleep(wakes_at)
             else:
                 taken.unfinished = True
-        in_vain += not got
         visits.visited(tenant, again)
-    taken.unfinished |= in_vain == _IN_VAIN
+        if not got:
+            taken.work()

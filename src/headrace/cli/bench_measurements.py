@@ -16,7 +16,7 @@ from headrace import App
 from headrace.cli.bench_tasks import add_tasks
 from headrace.cli.problems import FAILED, Problem
 from headrace.errors import ConfigError
-from headrace.seam.records import Delete, Place, Record, Selector, SweepClause
+from headrace.seam.records import Delete, Record, Selector, SweepClause, SweepTarget
 from headrace.types import JobState
 
 CALLERS = 200
@@ -97,7 +97,7 @@ class Bench:
             await self.app.client.alter_all(Selector(queue=queue), Delete())
         with suppress(ConfigError):
             # Without a bound, this sweep removes only the names of empty queues.
-            await (await self.app.client.backend()).sweep(SweepClause(place=Place.COMPLETED))
+            await (await self.app.client.backend()).sweep(SweepClause(target=SweepTarget.COMPLETED))
 
     async def _ended(self) -> AsyncIterator[Record]:
         backend = await self.app.client.backend()

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace import Client
+from headrace.cli.audited import note_selected
 from headrace.cli.output import confirm, counted, note, progress
 from headrace.seam.records import Delete, JobId, Selector
 from headrace.types import JobState
@@ -69,6 +70,7 @@ async def purge(
     else:
         note(f"{matching.of(noun)}{where} will be deleted")
     confirm(f"delete {matching.of(noun)}{where}?", yes=yes)
+    await note_selected(client, f"delete {noun}s", filters, matching.number)
     deleted = 0
     with progress("deleting", matching.number if matching.exact else None) as advance:
         above: JobId | None = None

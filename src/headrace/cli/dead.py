@@ -1,20 +1,24 @@
-"""``headrace dead``: show, requeue and purge dead letters."""
+"""``headrace dead``: show, count, export, requeue and purge dead letters."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import IO
 from uuid import UUID
 
 import click
+import msgspec
 from msgspec.structs import replace
 
 from headrace import Client
 from headrace.cli import bulk, options
+from headrace.cli.audited import note_jobs, note_selected
 from headrace.cli.commands import Group
+from headrace.cli.dead_export import classes, dead_letters, line
 from headrace.cli.job import id_argument, list_jobs, not_found, show_job
 from headrace.cli.loading import Store
 from headrace.cli.options import filter_options, json_option, limit_option, store_options, yes_option
-from headrace.cli.output import confirm, counted, note, print_answer, progress
+from headrace.cli.output import confirm, counted, note, print_answer, print_json, print_table, progress
 from headrace.cli.problems import CONFLICT, Problem
 from headrace.seam.records import Delete, JobId, Requeue, Selector
 from headrace.types import JobState
@@ -54,6 +58,37 @@ async def list_command(store: Store, filters: Selector, limit: int, as_json: boo
 async def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
     """Show a dead letter and its errors."""
     await show_job(store, job_id, as_json=as_json, state=JobState.FAILED)
+
+
+@dead_command.command("export")
+@click.argument("file", type=click.File("w", "utf-8", atomic=True), default="-")
+@filter_options()
+@store_options
+async def export_command(store: Store, file: IO[str], filters: Selector) -> None:
+    """Write dead letters to FILE, or to standard output, as lines of JSON, oldest first.
+
+    Each line has all that is known of one: its arguments, its failures, and its sections as they are stored, in base64.
+    """
+    count = 0
+    async with store.opened() as client:
+        async for record in dead_letters(client, filters):
+            file.write(msgspec.json.encode(line(client, record)).decode() + "\n")
+            count += 1
+    note(f"{counted(count, _NOUN)} exported")
+
+
+@dead_command.command("reasons")
+@filter_options()
+@json_option
+@store_options
+async def reasons_command(store: Store, filters: Selector, as_json: bool) -> None:
+    """Count dead letters by what went wrong: queue, task, reason and type of error, most frequent first."""
+    async with store.opened() as client:
+        found = await classes(client, filters)
+    if as_json:
+        print_json({"reasons": found})
+    else:
+        print_table(("queue", "task", "reason", "error", "jobs"), [list(one.values()) for one in found])
 
 
 @dead_command.command("requeue")
@@ -123,6 +158,7 @@ async def _named(client: Client, job_ids: tuple[JobId, ...]) -> list[JobId]:
 async def _requeue_named(client: Client, chosen: list[JobId], rate: float) -> dict[JobId, bool]:
     """For each of them, whether it was requeued."""
     met: dict[JobId, bool] = {}
+    await note_jobs(client, "requeue", chosen)
     pace = _Pace(rate)
     with progress("requeueing", len(chosen)) as advance:
         for start in range(0, len(chosen), pace.step):
@@ -146,6 +182,8 @@ async def _requeue_oldest(
         confirm(f"requeue {counted(most, _NOUN)}?", yes=yes)
     met: dict[JobId, bool] = {}
     above: JobId | None = None
+    if most:
+        await note_selected(client, "requeue dead letters", filters, most)
     pace = _Pace(rate)
     with progress("requeueing", most) as advance:
         while len(met) < most:
@@ -203,4 +241,5 @@ async def purge_command(
 async def _delete(client: Client, chosen: list[JobId], *, yes: bool) -> int:
     note(f"{counted(len(chosen), _NOUN)} will be deleted")
     confirm(f"delete {counted(len(chosen), _NOUN)}?", yes=yes)
+    await note_jobs(client, "delete", chosen)
     return sum(one.changed for one in await client.alter(Selector(ids=chosen), Delete()))

@@ -54,6 +54,7 @@ async def _examine(store: Store, findings: list[Finding], settings: dict[str, An
         return
     settings |= doctor_checks.effective(client.settings)
     findings += doctor_checks.settings_in_force(client.settings)
+    findings += doctor_checks.sealing(client.settings)
     path = store_file(client.settings.url)
     if path is not None:
         findings += [disk_checks.sqlite_library(), *disk_checks.place(path)]

@@ -73,6 +73,16 @@ def settings_in_force(settings: Settings) -> list[Finding]:
     return [Finding("ok", "settings", f"{text} ({len(now) - len(changed)} at their defaults; --json shows all)")]
 
 
+def sealing(settings: Settings) -> list[Finding]:
+    """Whether payloads are sealed, and nothing else is read."""
+    if settings.payloads.sealing.keys is None:
+        return []
+    if not settings.payloads.sealing.read_unsealed:
+        return [Finding("ok", "sealing", "payloads and results are sealed")]
+    what = "payloads are sealed, but those that are not are read too: whoever writes to the store can add some"
+    return [Finding("warn", "sealing", what, "unset payloads.sealing.read_unsealed when the store has changed over")]
+
+
 def store(backend: Backend, url: str) -> list[Finding]:
     """The store's durability and capabilities."""
     limits = backend.limits
@@ -89,7 +99,7 @@ async def server(backend: Backend, settings: Settings) -> list[Finding]:
     """The store's own checks of its server, if it has any."""
     checks = getattr(backend, "checks", None)
     keep = settings.retention
-    kept = keep.completed.bytes + keep.cancelled.bytes + keep.failed.bytes
+    kept = sum(one.bytes or 0 for one in (keep.completed, keep.cancelled, keep.failed))
     return [] if checks is None else [Finding(*fact) for fact in await checks(kept)]
 
 

@@ -55,6 +55,12 @@ def _decoded(text: str, what: str, hint: str) -> Any:
 @click.option("--queue", type=options.name, help="The queue. Default: the task's own (without --app: default).")
 @click.option("--delay", type=options.duration, help="Run it this much later, such as 10m.")
 @click.option("--key", help="Dedup key: no second job of the queue can have it.")
+@click.option("--unique", help="How long the key is taken: 'while pending', 'until done', or a time such as 10m.")
+@click.option(
+    "--on-duplicate",
+    type=click.Choice(["keep", "replace", "replace arguments", "replace time"]),
+    help="What becomes of a job that waits under the key. Default: keep.",
+)
 @click.option("--priority", type=int, help="Lower numbers run first.")
 @click.option("--tenant", type=options.name, help="The tenant that the job belongs to.")
 @click.option("--group", type=options.name, help="The group: its jobs run one after the other.")
@@ -82,8 +88,10 @@ async def enqueue_command(
         given["delay"] = given["delay"] / 1e6
     async with store.opened(create=True) as client:
         handle = await _store(store, client, task, _merge(args, arg), given)
-        status = "duplicate" if handle.duplicate else "new"
+        status = "replaced" if handle.replaced else "duplicate" if handle.duplicate else "new"
         shown = f"a job has that key already: {handle.state.value}" if handle.duplicate else "queued"
+        if handle.replaced:
+            shown = f"the job that waits under that key was changed: {handle.state.value}"
         data: dict[str, Any] = {"id": handle.id, "status": status, "state": handle.state.value}
         if not wait:
             print_answer(data, str(handle.id), as_json=as_json)
@@ -118,7 +126,7 @@ async def _for_queue(queue: Queue[Any, Any], task: str, payload: Any, options: d
     client, name = queue.client, queue.name
     if task != name or options.get("queue", name) != name:
         raise Problem(NOT_FOUND, f"queue {name!r} has one task, {name!r}, and no other", run=f"headrace enqueue {name}")
-    cell = Encoded(client.packer.seal_value(payload, JsonSerde(), "payload"))
+    cell = Encoded(client.packer.wrap_value(payload, JsonSerde(), "payload"))
     inserted = await client.enqueue(NewJob(**{"task": name, "queue": name, "args": cell, **options}))
     return Handle(client, inserted, JsonSerde())
 
@@ -139,10 +147,6 @@ def _full_name(app: App, name: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise Problem(
-            NOT_FOUND,
-            f"more than one task is called {name!r}: {', '.join(found)}",
-            run="use the full name",
-        )
+        raise Problem(NOT_FOUND, f"more than one task is called {name!r}: {', '.join(found)}", run="use the full name")
     known = ", ".join(sorted(app.tasks)) or "none"
     raise Problem(NOT_FOUND, f"the app has no task {name!r}; it has: {known}", cause="a typo, or another app")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from msgspec import Struct
@@ -19,9 +22,11 @@ from headrace.cli.problems import FAILED, OK, UNAVAILABLE, USAGE, Problem, expla
 from headrace.cli.queue_data import listening, queue_data
 from headrace.cli.times import length, seconds
 from headrace.core.names import worker_name
-from headrace.errors import HeadraceError, Unavailable
+from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.seam.records import QueueStats, Stats, WorkerStats
 from headrace.text import without_secrets
+
+R = TypeVar("R")
 
 
 class Criteria(Struct, frozen=True):
@@ -36,6 +41,10 @@ class Criteria(Struct, frozen=True):
     """Check only workers with such names, and no queues; None: check everything."""
     whose: str = ""
     """The same, for messages."""
+
+
+_LIMIT = 5.0
+"""Seconds that the store has to open, and for each answer: a probe must end before it is ended."""
 
 
 class Report(Struct, frozen=True):
@@ -78,7 +87,7 @@ async def health_command(
     """Check that the store answers, that workers are alive, and that queues with due jobs have a worker.
 
     --worker and --here check only that those workers are alive: a probe must not fail because of others. A worker
-    counts as alive until it has been silent for one lease.
+    counts as alive until it has been silent for one lease. A store that gives no answer in 5 s counts as away.
 
     Exit code 0: healthy. 1: not healthy. 75: the store cannot be reached.
     """
@@ -87,34 +96,51 @@ async def health_command(
     if max_age is not None and not queue and (worker is not None or here):
         raise click.UsageError("--max-age is about queues: with --worker or --here, name them with --queue")
     criteria = Criteria(queue, workers, max_silence, max_age)
-    report = await _examine(store, criteria, worker, here=here)
+    report, away = await _examine(store, criteria, worker, here=here)
     if as_json:
         print_json(report)
     else:
-        _print(report)
-    away = OK if away_ok else UNAVAILABLE
-    ctx.exit(OK if report.ok else FAILED if report.reachable else away)
+        _print(report, "warn" if away_ok and away else "fail")
+    if away:
+        ctx.exit(OK if away_ok else UNAVAILABLE)
+    ctx.exit(OK if report.ok else FAILED)
 
 
-async def _examine(store: Store, criteria: Criteria, worker: str | None, *, here: bool) -> Report:
+async def _examine(store: Store, criteria: Criteria, worker: str | None, *, here: bool) -> tuple[Report, bool]:
+    """What was found, and whether the store is away. A wrong setting is no absence, though nobody was reached."""
     client = store.client()
     url = shown_url(client.settings.url)
     if worker is not None:
         criteria = replace(criteria, named=re.compile(re.escape(worker)), whose=f" called {worker}")
     elif here:
-        criteria = replace(criteria, named=_here(client.settings.worker.name), whose=" of this machine")
+        named, names = _here(client.settings.worker.name)
+        criteria = replace(criteria, named=named, whose=f" of this machine (named {names})")
+    opened = False
     try:
-        async with store.opened() as client:
-            return judge(url, await client.stats(criteria.queues or None), criteria, await client.store_now())
+        async with AsyncExitStack() as stack:
+            client = await _soon(url, stack.enter_async_context(store.opened()))
+            opened = True
+            stats = await _soon(url, client.stats(criteria.queues or None))
+            return judge(url, stats, criteria, await _soon(url, client.store_now())), False
     except (Unavailable, Problem) as error:
         problem = error if isinstance(error, Problem) else explain(error)
-        return Report(False, url, False, [without_secrets(problem.what)])
+        return Report(False, url, False, [without_secrets(problem.what)]), True
     except HeadraceError as error:
-        return Report(False, url, True, [without_secrets(str(error))])
+        reached = opened or not isinstance(error, ConfigError)
+        return Report(False, url, reached, [without_secrets(str(error))]), False
 
 
-def _here(strategy: str) -> re.Pattern[str]:
-    """Matches the names of this machine's workers."""
+async def _soon(url: str, call: Awaitable[R]) -> R:
+    try:
+        async with asyncio.timeout(_LIMIT):
+            return await call
+    except TimeoutError as error:
+        message = f"{url}: expected an answer within {_LIMIT:g} s, got none: the store hangs or cannot be reached"
+        raise Unavailable(message) from error
+
+
+def _here(strategy: str) -> tuple[re.Pattern[str], str]:
+    """What matches the names of this machine's workers, and the same for messages."""
     if strategy == "random":
         raise Problem(
             USAGE,
@@ -122,9 +148,12 @@ def _here(strategy: str) -> re.Pattern[str]:
             run="set HEADRACE_WORKER__NAME=pod for the worker and for this command, or name it with --worker",
         )
     if strategy == "host-pid":
-        return re.compile(re.escape(worker_name("hostname", Random())) + "-[0-9]+")
-    name = re.escape(worker_name(strategy, Random()))
-    return re.compile(name if strategy in ("hostname", "pod") else f"{name}(-[0-9]+)?")
+        name = worker_name("hostname", Random())
+        return re.compile(re.escape(name) + "-[0-9]+"), f"{name}-<number>"
+    name = worker_name(strategy, Random())
+    if strategy in ("hostname", "pod"):
+        return re.compile(re.escape(name)), name
+    return re.compile(f"{re.escape(name)}(-[0-9]+)?"), f"{name} or {name}-<number>"
 
 
 def judge(url: str, stats: Stats, criteria: Criteria, now: int) -> Report:
@@ -180,7 +209,7 @@ def _worker(worker: WorkerStats, now: int, *, alive: bool) -> dict[str, Any]:
     }
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, level_of_problems: str) -> None:
     if report.reachable:
         print_level("ok", f"store {report.store} answers")
     for worker in report.workers:
@@ -188,4 +217,4 @@ def _print(report: Report) -> None:
         text = f"worker {worker['worker']}: seen {worker['seen_seconds_ago']:.0f} s ago"
         print_level(level, f"{text}, {worker['busy']} of {worker['slots']} slots busy")
     for problem in report.problems:
-        print_level("fail", problem)
+        print_level(level_of_problems, problem)

@@ -51,7 +51,7 @@ class HelperProcess:
     def useful(self) -> bool:
         return asyncio.get_running_loop().time() >= self._useless_until
 
-    def call(self) -> None:
+    def start(self) -> None:
         if not self._stopping and self._running is None and asyncio.get_running_loop().time() >= self._not_before:
             self._running = asyncio.ensure_future(self._run())
 
@@ -133,10 +133,12 @@ def helper_name(worker: str) -> str:
     return worker.encode()[:_LONGEST_NAME].decode(errors="ignore") + _SUFFIX
 
 
-def report_job() -> None:
-    """From the helper: it is about to start a job on its last chance."""
-    with suppress(OSError):  # the worker is gone, so this process stops soon
-        os.write(0, _FOUND)
+class HelpedProcess:
+    """The worker of this helper process, at the other end of its stdin."""
+
+    def job_found(self) -> None:
+        with suppress(OSError):  # the worker is gone, so this process stops soon
+            os.write(0, _FOUND)
 
 
 def _reported(line: socket.socket) -> bool:

@@ -7,17 +7,24 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import click
+from msgspec.structs import replace
 
-from headrace import Client, JobInfo, Why
+from headrace import Admin, Client, JobInfo, Why
 from headrace.cli import options
+from headrace.cli.audited import note_jobs
 from headrace.cli.commands import Group
 from headrace.cli.job_output import in_full, print_job, print_jobs, remedy, summary
 from headrace.cli.loading import Store
 from headrace.cli.options import filter_options, json_option, limit_option, store_options
 from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
-from headrace.seam.records import Altered, Cancel, Change, JobId, Pause, Requeue, Reschedule, Resume, Selector
+from headrace.seam.records import Altered, Cancel, Change, JobId, JobKey, Pause, Requeue, Reschedule, Resume, Selector
 from headrace.types import JobState
+
+_SEARCHED = 100_000
+"""Jobs that a search looks at."""
+_LOOKED_AT, _NAMED = 1_000, 20
+"""Jobs that are looked at for their reasons, and reasons that a message names."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,19 +45,53 @@ def ids_argument(command: F) -> F:
 
 
 @job_command.command("list")
+@click.argument("filter", metavar="[FILTER]...", nargs=-1)
 @filter_options(states=True)
 @limit_option(50, "Show at most N, newest first.")
 @json_option
 @store_options
-async def list_command(store: Store, filters: Selector, limit: int, as_json: bool) -> None:
-    """List jobs, newest first."""
+async def list_command(store: Store, filter: tuple[str, ...], filters: Selector, limit: int, as_json: bool) -> None:
+    """List jobs, newest first.
+
+    FILTER is terms such as queue:mail state:dead args.user=7 "age>1h"; all of them must hold. With terms, no other
+    filters can be given.
+    """
+    if filter:
+        if filters != Selector():
+            raise click.UsageError("expected terms such as queue:mail, or options such as --queue, got both")
+        await _search(store, " ".join(filter), limit, as_json=as_json)
+        return
     await list_jobs(store, filters, limit, as_json=as_json, empty="no matching jobs")
+
+
+async def _search(store: Store, filter: str, limit: int, *, as_json: bool) -> None:
+    found: list[JobInfo] = []
+    after, looked_at = None, 0
+    async with store.opened() as client:
+        admin = Admin(client)
+        while len(found) < limit and looked_at < _SEARCHED:
+            page = await admin.jobs(filter, after, limit - len(found))
+            found += page.jobs
+            looked_at += page.looked_at
+            if (after := page.after) is None:
+                break
+    if as_json:
+        print_json({"jobs": [summary(job) for job in found], "more": after is not None})
+        return
+    if found:
+        print_jobs(found)
+    if after is not None:
+        note(f"{looked_at:,} jobs were looked at; for more, raise --limit or narrow the filter")
+    elif not found:
+        note("no matching jobs")
 
 
 async def list_jobs(store: Store, filters: Selector, limit: int, *, as_json: bool, empty: str) -> None:
     """Print matching jobs."""
     async with store.opened() as client:
         found = await client.list_jobs(filters, limit + 1)
+        if not found and filters.reason is not None:
+            empty = await _without_reason(client, filters)
     jobs, more = found[:limit], len(found) > limit
     if as_json:
         print_json({"jobs": [summary(job) for job in jobs], "more": more})
@@ -63,19 +104,34 @@ async def list_jobs(store: Store, filters: Selector, limit: int, *, as_json: boo
         note(f"these are the newest {limit}; for more, raise --limit or narrow the filters")
 
 
+async def _without_reason(client: Client, filters: Selector) -> str:
+    """That no job ended for the reason, and which reasons there are."""
+    others = await client.list_jobs(replace(filters, reason=None), _LOOKED_AT)
+    reasons = sorted({repr(job.reason) for job in others if job.reason})
+    more = " …" if len(reasons) > _NAMED else ""
+    known = f"{', '.join(reasons[:_NAMED])}{more}" if reasons else "none"
+    return f"no job has the reason {filters.reason!r}; reasons of the newest {_LOOKED_AT:,} that match: {known}"
+
+
 @job_command.command("show")
-@id_argument
+@click.argument("job_id", metavar="[ID]", type=options.job_id, required=False)
+@click.option("--key", help="The job that last took this key, instead of an id; needs --queue.")
+@click.option("--queue", type=options.name, help="The queue of the key.")
 @json_option
 @store_options
-async def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
+async def show_command(store: Store, job_id: JobId | None, key: str | None, queue: str | None, as_json: bool) -> None:
     """Show everything about a job.
 
     Also says, in one sentence, why a waiting job is not running.
     """
-    await show_job(store, job_id, as_json=as_json)
+    if (job_id is None) == (key is None) or (key is None) != (queue is None):
+        raise click.UsageError("expected an ID, or --queue and --key")
+    which = JobKey(queue, key) if queue is not None and key is not None else job_id
+    assert which is not None
+    await show_job(store, which, as_json=as_json)
 
 
-async def show_job(store: Store, job_id: JobId, *, as_json: bool, state: JobState | None = None) -> None:
+async def show_job(store: Store, job_id: JobId | JobKey, *, as_json: bool, state: JobState | None = None) -> None:
     """Print one job; if ``state`` is given, only a job in that state will do."""
     job, why = await _job_and_why(store, job_id)
     if state not in (None, job.state):
@@ -89,7 +145,7 @@ async def show_job(store: Store, job_id: JobId, *, as_json: bool, state: JobStat
     _note_remedy(store, job, why)
 
 
-async def _job_and_why(store: Store, job_id: JobId) -> tuple[JobInfo, Why]:
+async def _job_and_why(store: Store, job_id: JobId | JobKey) -> tuple[JobInfo, Why]:
     async with store.opened() as client:
         return await client.get(job_id), await client.why(job_id)
 
@@ -168,6 +224,7 @@ async def resume_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
 async def change_jobs(store: Store, job_ids: tuple[JobId, ...], change: Change) -> None:
     """Change the named jobs; report those that could not be changed at the end."""
     async with store.opened() as client:
+        await note_jobs(client, type(change).__name__.lower(), job_ids)
         altered = {one.id: one for one in await client.alter(Selector(ids=job_ids), change)}
         problems = [await _outcome(client, change, job_id, altered.get(job_id)) for job_id in dict.fromkeys(job_ids)]
     bad = [problem for problem in problems if problem is not None]

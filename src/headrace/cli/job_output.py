@@ -15,9 +15,11 @@ from headrace.api.info import JobInfo
 from headrace.cli.output import clean, print_block, print_fields, print_table
 from headrace.cli.times import exact, now, relative
 from headrace.seam.instants import to_datetime
+from headrace.text import losses
 from headrace.types import JobState
 
 _LONGEST = 2_000
+_LONGEST_REASON = 60
 _DETAILS = ("args", "result", "failures", "headers")
 
 
@@ -35,12 +37,20 @@ def in_full(job: JobInfo, why: Why) -> dict[str, Any]:
 
 
 def print_jobs(jobs: list[JobInfo]) -> None:
-    """A list of jobs for people."""
+    """A list of jobs for people; with reasons, if one is a dead letter."""
     at = now()
+    heads = ["id", "state", "queue", "task", "failures", "key", "when"]
     rows = [
-        (job.id, job.state.value, job.queue, job.task, job.attempt, job.key or "", _moment(job, at)) for job in jobs
+        [job.id, job.state.value, job.queue, job.task, job.attempt, job.key or "", _moment(job, at)] for job in jobs
     ]
-    print_table(("id", "state", "queue", "task", "failures", "key", "when"), rows)
+    if any(job.state is JobState.FAILED for job in jobs):
+        heads.append("reason")
+        rows = [[*row, _cut(job.reason or "")] for row, job in zip(rows, jobs, strict=True)]
+    print_table(heads, rows)
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
 
 
 def _moment(job: JobInfo, at: datetime) -> str:
@@ -48,7 +58,7 @@ def _moment(job: JobInfo, at: datetime) -> str:
     if job.state.terminal:
         return f"ended {relative(job.finished_at, at)}"
     if job.state is JobState.RUNNING:
-        return f"running, enqueued {relative(job.enqueued_at, at)}"
+        return f"running since {relative(job.started_at, at)}" + (f": {job.progress}" if job.progress else "")
     return f"due {relative(job.run_at, at)}"
 
 
@@ -70,10 +80,12 @@ def print_job(job: JobInfo, why: Why) -> None:
             ("due", exact(job.run_at, at)),
             ("expires", exact(job.expires_at, at)),
             ("ended", exact(job.finished_at, at)),
+            ("started", exact(job.started_at, at)),
+            ("progress", job.progress or ""),
             ("worker", job.worker),
             ("lease until", exact(job.lease_until, at)),
             ("attempts", f"{job.attempt} failed" + (f" of {job.max_attempts}" if job.max_attempts else "")),
-            ("lost", _losses(job)),
+            ("lost", losses(job.lost) if job.lost else ""),
             ("headers", shorten(job.headers) if job.headers else ""),
             ("args", shorten(job.args)),
             ("result", shorten(job.result) if job.held else ""),
@@ -85,12 +97,6 @@ def print_job(job: JobInfo, why: Why) -> None:
         print(f"\n{which}, {when}: {clean(failure.type)}: {clean(failure.message)}")
         if failure.traceback:
             print_block(failure.traceback)
-
-
-def _losses(job: JobInfo) -> str:
-    if not job.lost:
-        return ""
-    return f"its worker died while running it, {'once' if job.lost == 1 else f'{job.lost} times in a row'}"
 
 
 def as_json_text(value: Any) -> str:
@@ -109,6 +115,8 @@ def remedy(job: JobInfo, why: Why, app: str | None = None, served: Sequence[str]
     queues that a worker of the app claims from by default."""
     queue, tenant, task = (shlex.quote(name) for name in (job.queue, job.tenant, job.task))
     match why.code:
+        case WhyCode.JOB_PAUSED:
+            return f"headrace job resume {job.id}"
         case WhyCode.QUEUE_PAUSED:
             return f"headrace queue resume {queue}"
         case WhyCode.TASK_PAUSED:

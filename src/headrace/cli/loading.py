@@ -18,6 +18,7 @@ from msgspec import Struct
 from headrace.cli.commands import ENV_PREFIX
 from headrace.cli.output import note
 from headrace.cli.problems import UNAVAILABLE, USAGE, Problem
+from headrace.errors import ConfigError
 from headrace.text import url_without_secrets
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ def load_target(spec: str) -> Target:
     attribute = attribute or "app"
     module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
     found = getattr(module, attribute, None)
-    if isinstance(found, App | Queue):
+    if isinstance(found, App):
+        return _loaded(found)
+    if isinstance(found, Queue):
         return found
     others = [name for name, value in vars(module).items() if isinstance(value, App | Queue)]
     if others:
@@ -53,6 +56,17 @@ def load_target(spec: str) -> Target:
     raise Problem(
         USAGE, f"{place} has {kind} under the name {attribute!r}", cause="an app is made with: app = headrace.App(…)"
     )
+
+
+def _loaded(app: App) -> App:
+    """The app, with the modules that it includes."""
+    try:
+        app.load()
+    except ConfigError as error:
+        raise Problem(USAGE, str(error)) from error
+    except Exception as error:
+        raise _broken("a module that the app includes", error) from error
+    return app
 
 
 def hide_own_variables() -> None:
@@ -142,6 +156,18 @@ class Store(Struct, frozen=True):
 
         return connect(self.url)
 
+    def loaded(self) -> App:
+        """The app itself, for commands about what it declares."""
+        hide_own_variables()
+        from headrace import App
+
+        target = None if self.app is None else load_target(self.app)
+        if not isinstance(target, App):
+            raise Problem(
+                USAGE, "this command needs an app, as apps declare tables and trackers", run="it with --app module:app"
+            )
+        return target
+
     def tasks(self) -> list[str]:
         """The names of the app's tasks; empty without an app."""
         return [] if self.app is None else sorted(getattr(load_target(self.app), "tasks", ()))
@@ -167,13 +193,14 @@ class Store(Struct, frozen=True):
                     cause="the first enqueue or worker creates it; or the path is relative to another directory",
                     run="headrace doctor, or the same command with --url sqlite:///path/to/file.db or --app module:app",
                 )
+        await client.backend()  # unlike open(), it ends within patience
         async with client:
             yield client
 
 
 def store_file(url: str) -> Path | None:
     """The file of a store that is a file."""
-    parts = urlsplit(url)
+    parts = urlsplit("" if "|" in url else url.partition("->")[0].strip())
     return Path(unquote(parts.path[1:])) if parts.scheme == "sqlite" else None
 
 

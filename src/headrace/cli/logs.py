@@ -1,57 +1,91 @@
-"""Logs of a worker: one event, one line; text for people, JSON for machines."""
+"""Logs of a worker: text for people, JSON for machines, or as the user's own configuration says."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, Any
 
 from headrace.cli.output import clean, discard, note, paint, terminal
-from headrace.cli.times import length
-from headrace.core.events import Event, EventKind
 from headrace.text import without_secrets
+from headrace.worker.child import LOGS
+from headrace.worker.job_fields import JobFields, add_job_fields
 
 FORMATS = ("auto", "text", "json")
 LEVELS = ("debug", "info", "warning", "error")
-_LONGEST = 500
 _LEVEL_COLOURS = {"DEBUG": "dim", "INFO": "", "WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
-_EVENT_LEVELS = {
-    EventKind.QUEUED: logging.DEBUG,
-    EventKind.DEDUPLICATED: logging.DEBUG,
-    EventKind.STARTED: logging.DEBUG,
-    EventKind.COMPLETED: logging.DEBUG,
-    EventKind.SNOOZED: logging.DEBUG,
-    EventKind.SWEPT: logging.DEBUG,
-    EventKind.TICK_FIRED: logging.DEBUG,
-    EventKind.REFUSED: logging.DEBUG,
-    EventKind.ALERT: logging.DEBUG,  # logged as a warning where it is raised
-    EventKind.RETRYING: logging.WARNING,
-    EventKind.EXPIRED: logging.WARNING,
-    EventKind.STALLED: logging.WARNING,
-    EventKind.LEASE_LOST: logging.WARNING,
-    EventKind.STORE_AWAY: logging.ERROR,
-    EventKind.FAILED: logging.ERROR,
-    EventKind.ERROR: logging.ERROR,
-}
-
-_TIMED = frozenset({EventKind.COMPLETED, EventKind.RETRYING, EventKind.FAILED})
+_ABOUT_JOB = ("task", "job_id", "attempt", "queue")
 
 log = logging.getLogger("headrace.worker")
 
 
 def configure(format: str, level: str, stream: IO[str] | None = None) -> None:
     """Send all logs of this process to stdout, in the one format."""
+    logging.basicConfig(level=logging.INFO, handlers=[_handler(format, stream)], force=True)
+    _set_levels(level)
+    logging.captureWarnings(True)
+
+
+@contextmanager
+def provisional(format: str, level: str) -> Iterator[None]:
+    """Log what Headrace itself says while the user's module is imported: that may set up logging in its own way."""
+    own, handler = logging.getLogger("headrace"), _handler(format)
+    own.addHandler(handler)
+    own.propagate, before = False, own.propagate
+    own.setLevel(_Provisional(logging.getLevelName(level.upper())))
+    try:
+        yield
+    finally:
+        own.removeHandler(handler)
+        own.propagate = before
+        if isinstance(own.level, _Provisional):
+            own.setLevel(logging.NOTSET)
+
+
+def settle(format: str, level: str, given: bool = False) -> None:
+    """The user's module is imported. Its configuration of logging stays if there is one, unless a format was asked for
+    (``given``). Otherwise all logs go to stdout, in the one format. Child processes do the same."""
+    if given or not (logging.getLogger("headrace").handlers or logging.getLogger().handlers):
+        configure(format, level)
+    else:
+        _keep()
+    os.environ[LOGS] = f"{__name__}:in_child {format} {level} {given:d}"
+
+
+def in_child(format: str, level: str, given: str) -> None:
+    """What ``settle`` does, in a child process."""
+    settle(format, level, given == "1")
+
+
+def _keep() -> None:
+    """Use the user's configuration. It may have disabled every logger that was there before."""
+    for name, logger in logging.getLogger().manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "headrace":
+            logger.disabled = False
+    add_job_fields()
+
+
+def _handler(format: str, stream: IO[str] | None = None) -> _Handler:
     stream = stream or sys.stdout
     if format == "auto":
         format = "text" if terminal(stream) else "json"
     handler = _Handler(stream)
     handler.setFormatter(_Text(stream) if format == "text" else _json())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    handler.addFilter(JobFields())
+    return handler
+
+
+def _set_levels(level: str) -> None:
     logging.getLogger("headrace").setLevel(level.upper())
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    logging.captureWarnings(True)
+
+
+class _Provisional(int):
+    """A level that nobody has asked for but us."""
 
 
 class _Handler(logging.StreamHandler[IO[str]]):
@@ -70,7 +104,8 @@ class _Handler(logging.StreamHandler[IO[str]]):
 
 
 class _Text(logging.Formatter):
-    """Time, level and message, always on one line."""
+    """Time, level and message on one line, and for a line of a job which job it is. A traceback follows on lines of its
+    own. They are indented, so that nothing in it can pass for an entry."""
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__()
@@ -80,11 +115,25 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).astimezone()
         when = at.strftime("%H:%M:%S") if self._short else at.isoformat(timespec="milliseconds")
-        text = record.getMessage()
-        if record.exc_info:
-            text += f"\n{self.formatException(record.exc_info)}"
-        line = f"{record.levelname.lower():<7} {clean(without_secrets(text))}"
-        return f"{paint(when, 'dim', self._stream)} {paint(line, _LEVEL_COLOURS[record.levelname], self._stream)}"
+        line = f"{record.levelname.lower():<7} {clean(without_secrets(record.getMessage()))}"
+        whole = f"{paint(when, 'dim', self._stream)} {self._paint(line, record)}{self._about(record)}"
+        return "\n".join([whole, *(self._paint(line, record) for line in self._traceback(record))])
+
+    def _paint(self, line: str, record: logging.LogRecord) -> str:
+        return paint(line, _LEVEL_COLOURS.get(record.levelname, ""), self._stream)
+
+    def _about(self, record: logging.LogRecord) -> str:
+        """The job in whose handler the line was made. The line of an event names it already."""
+        if hasattr(record, "event"):
+            return ""
+        fields = {name: getattr(record, name) for name in (*_ABOUT_JOB, "jobs") if hasattr(record, name)}
+        words = " ".join(f"{name}={clean(value)}" for name, value in fields.items())
+        return f" {paint(f'[{words}]', 'dim', self._stream)}" if words else ""
+
+    def _traceback(self, record: logging.LogRecord) -> list[str]:
+        parts = [self.formatException(record.exc_info)] if record.exc_info else []
+        parts += [self.formatStack(record.stack_info)] if record.stack_info else []
+        return [f"    {clean(line)}" for line in without_secrets("\n".join(parts)).splitlines()]
 
 
 def _json() -> logging.Formatter:
@@ -103,52 +152,3 @@ def _json() -> logging.Formatter:
 
     names = {"asctime": "time", "levelname": "level", "name": "logger"}
     return Json("%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields=names, json_ensure_ascii=True)
-
-
-def observer() -> Callable[[Event], None]:
-    """An observer that logs every event of a worker. Jobs that go well are logged at DEBUG only: at thousands a second,
-    that would take most of the worker's time. Arguments and results are never logged."""
-
-    def observe(event: Event) -> None:
-        level = _EVENT_LEVELS.get(event.kind, logging.INFO)
-        if log.isEnabledFor(level):
-            log.log(level, _sentence(event), extra=_fields(event))
-
-    return observe
-
-
-def _sentence(event: Event) -> str:
-    words = [event.kind.value.replace("_", " ")]
-    if event.task:
-        words.append(event.task)
-    if event.id:
-        words.append(str(event.job_id))
-    if event.kind in (EventKind.WORKER_STARTED, EventKind.WORKER_STOPPED):
-        words.append(event.worker)
-    if event.kind in _TIMED and event.seconds:
-        words.append(f"({length(round(event.seconds * 1e6))})")
-    return " ".join(words) + _because(event)
-
-
-def _because(event: Event) -> str:
-    text = f"{type(event.error).__name__}: {event.error}" if event.error is not None else event.detail
-    if event.kind is EventKind.STALLED:
-        text = f"its worker died, and the job waits again{f' ({text})' if text else ''}"
-    return f": {text[:_LONGEST]}" if text else ""
-
-
-def _fields(event: Event) -> dict[str, Any]:
-    fields: dict[str, Any] = {"event": event.kind.value}
-    if event.id:
-        fields |= {"job_id": str(event.job_id), "queue": event.queue, "task": event.task, "attempt": event.attempt}
-    if event.key is not None:
-        fields["key"] = event.key
-    if event.worker:
-        fields["worker"] = event.worker
-    if event.kind in _TIMED:
-        fields["seconds"] = round(event.seconds, 6)
-    if event.detail:
-        fields["detail"] = event.detail[:_LONGEST]
-    if event.error is not None:
-        fields |= {"error_type": type(event.error).__name__, "error": str(event.error)[:_LONGEST]}
-    return fields

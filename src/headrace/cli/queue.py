@@ -7,6 +7,7 @@ from datetime import timedelta
 import click
 
 from headrace.cli import options
+from headrace.cli.audited import note_change
 from headrace.cli.bulk import purge
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
@@ -15,6 +16,7 @@ from headrace.cli.output import clean, counted, note, print_answer, print_json, 
 from headrace.cli.policy_output import paused, policies_of
 from headrace.cli.queue_data import listening, queue_data
 from headrace.cli.queue_limit import limit_command
+from headrace.cli.queue_windows import windows_command
 from headrace.cli.times import length, now
 from headrace.cli.unknown_names import note_unknown, note_unknown_tasks, stats_of
 from headrace.core.durations import spell
@@ -30,6 +32,7 @@ def queue_command() -> None:
 
 
 queue_command.add_command(limit_command)
+queue_command.add_command(windows_command)
 
 
 @queue_command.command("list")
@@ -57,6 +60,7 @@ async def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> N
             queue.available - queue.scheduled,
             queue.scheduled,
             queue.running,
+            queue.jobs_paused,
             queue.completed,
             queue.cancelled,
             queue.failed,
@@ -65,8 +69,8 @@ async def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> N
         )
         for queue in stats.queues
     ]
-    heads = ("queue", "", "due", "scheduled", "running", "completed", "cancelled", "dead", "oldest due", "workers")
-    print_table(heads, rows)
+    counts = ("due", "scheduled", "running", "paused", "completed", "cancelled", "dead")
+    print_table(("queue", "", *counts, "oldest due", "workers"), rows)
 
 
 @queue_command.command("pause")
@@ -82,6 +86,7 @@ async def pause_command(store: Store, name: str, lasts: int | None, task: str | 
     async with store.opened() as client:
         stats = await stats_of(client, name)
         length = None if lasts is None else timedelta(microseconds=lasts)
+        await note_change(client, "pause_queue", queue=name, task=task, lasts=None if lasts is None else spell(lasts))
         await policies_of(client).pause(name, task=task, lasts=length)
     print(f"{_scope(name, task)}  paused {'until it is resumed' if lasts is None else f'for {spell(lasts)}'}")
     note_unknown(name, stats, "the setting is stored anyway")
@@ -100,6 +105,7 @@ async def resume_command(store: Store, name: str, task: str | None) -> None:
     """Let workers claim from a queue again."""
     async with store.opened() as client:
         stats = await stats_of(client, name)
+        await note_change(client, "resume_queue", queue=name, task=task)
         await policies_of(client).resume(name, task=task)
     print(f"{_scope(name, task)}  resumed")
     note_unknown(name, stats, "the setting is stored anyway")

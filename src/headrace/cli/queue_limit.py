@@ -8,6 +8,7 @@ import click
 
 from headrace import Client
 from headrace.cli import options
+from headrace.cli.audited import note_change
 from headrace.cli.commands import ENV_PREFIX, Command
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, rule, rule_option, store_options
@@ -81,6 +82,8 @@ async def _limit(store: Store, name: str, rules: dict[str, Any], rates: dict[str
         if rates:
             rules["task_rates"] = await _merged(client, name, rates)
         policies = policies_of(client)
+        if rules:
+            await note_change(client, "limit_queue", queue=name, rules={rule: str(to) for rule, to in rules.items()})
         info = await policies.set(name, **rules) if rules else await policies.get(name)
         stats = await stats_of(client, name)
     load = Load.of(name, stats)

@@ -10,14 +10,16 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace import App
+from headrace import App, Client
 from headrace.cli import options, schedule_output
+from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, limit_option, store_options, yes_option
 from headrace.cli.output import clean, confirm, counted, note, print_answer, print_json
 from headrace.cli.times import by_clock, now, read_instant, relative
 from headrace.errors import ConfigError, ScheduleNotFound
+from headrace.schedules.coverage import coverage
 from headrace.schedules.schedules import Schedules
 from headrace.schedules.spec import ScheduleInfo
 
@@ -58,6 +60,14 @@ async def _opened(store: Store) -> AsyncIterator[Schedules]:
     """The schedules of the store, while it is open."""
     async with store.opened() as client:
         yield App(client).schedules
+
+
+async def _about_to(client: Client, action: str, name: str, **details: object) -> Schedules:
+    """The schedules of the store, once it is noted what is about to be done to one of them."""
+    schedules = App(client).schedules
+    await schedules.get(name)
+    await note_change(client, action, schedule=name, **details)
+    return schedules
 
 
 def name_argument(command: F) -> F:
@@ -128,7 +138,7 @@ async def show_command(store: Store, name: str, limit: int, as_json: bool) -> No
         data = {
             "next": instants,
             "planned": ahead,
-            "coverage": schedule_output.coverage(ticks).share,
+            "coverage": coverage(ticks).share,
             "history": [tick.to_dict() for tick in ticks],
         }
         print_json(schedule.to_dict() | data)
@@ -170,8 +180,8 @@ async def run_command(store: Store, name: str, as_json: bool) -> None:
 
     This is in addition to its slots, and works while it is paused.
     """
-    async with _opened(store) as schedules:
-        job_id = await schedules.run(name)
+    async with store.opened() as client:
+        job_id = await (await _about_to(client, "run_schedule", name)).run(name)
     if as_json:
         print_json({"id": job_id})
     else:
@@ -182,9 +192,7 @@ async def run_command(store: Store, name: str, as_json: bool) -> None:
 @schedule_command.command("pause")
 @name_argument
 @click.option(
-    "--cancel-pending",
-    is_flag=True,
-    help="Also cancel jobs that have not started; backfill does not restore them.",
+    "--cancel-pending", is_flag=True, help="Also cancel jobs that have not started; backfill does not restore them."
 )
 @json_option
 @store_options
@@ -193,7 +201,8 @@ async def pause_command(store: Store, name: str, cancel_pending: bool, as_json: 
 
     Slots are planned about a minute ahead; their jobs still run, unless you give --cancel-pending.
     """
-    async with _opened(store) as schedules:
+    async with store.opened() as client:
+        schedules = await _about_to(client, "pause_schedule", name, cancel_pending=cancel_pending or None)
         await schedules.disable(name)
         waiting = await _waiting(schedules, name)
         if cancel_pending:
@@ -222,7 +231,8 @@ async def resume_command(store: Store, name: str, as_json: bool) -> None:
 
     It goes on with its next slot. Slots that passed meanwhile do not fire, unless you backfill.
     """
-    async with _opened(store) as schedules:
+    async with store.opened() as client:
+        schedules = await _about_to(client, "resume_schedule", name)
         schedule = await schedules.enable(name)
         instants = await schedules.next(name, 1)
     if as_json:
@@ -254,7 +264,8 @@ async def backfill_command(
     paused or not there yet. Times without an offset are in the schedule's zone. Shows the number and asks first. Doing
     it twice fires nothing twice.
     """
-    async with _opened(store) as schedules:
+    async with store.opened() as client:
+        schedules = App(client).schedules
         schedule = await schedules.get(name)
         clocks = schedule_output.zone_of(schedule)
         first = _instant("--since", since, schedule)
@@ -268,6 +279,7 @@ async def backfill_command(
         if slots and not dry_run:
             note(f"{counted(slots, 'slot')} {where} did not fire")
             confirm(f"fire {counted(slots, 'slot')} of {name} now?", yes=yes)
+            await note_change(client, "backfill_schedule", schedule=name, since=first, until=last, slots=slots)
             fired = await schedules.backfill(name, first, last)
     data = {"name": name, "since": first, "until": last, "slots": slots, "fired": fired}
     plain = f"{counted(slots, 'slot')} {where}" if dry_run else f"{counted(fired, 'slot')} fired"
@@ -292,13 +304,15 @@ async def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> N
     Cancels its jobs that have not started; a running one goes on. Asks first. If an app declares the schedule, its next
     worker creates it again.
     """
-    async with _opened(store) as schedules:
+    async with store.opened() as client:
+        schedules = App(client).schedules
         schedule = await schedules.get(name)
         waiting = await _waiting(schedules, name)
         note(f"{name} ({schedule.rule}, {counted(schedule.runs, 'slot')} planned so far) will be deleted")
         if waiting:
             note(f"{counted(waiting, 'waiting job')} will be cancelled")
         confirm(f"delete schedule {name}?", yes=yes)
+        await note_change(client, "delete_schedule", schedule=name)
         await schedules.delete(name)
     data = {"name": name, "deleted": True, "cancelled": waiting}
     print_answer(data, f"{clean(name)}  deleted", as_json=as_json)

@@ -28,7 +28,7 @@ def _errors(url: str | None) -> Iterator[tuple[str, str]]:
     for name, value in os.environ.items():
         if is_ours(name):
             yield f"the variable {name}", _error({}, env={name: value}, toml={})
-    yield _file(), _error({}, env={}, toml=None)
+    yield settings_file(), _error({}, env={}, toml=None)
 
 
 def _error(given: dict[str, Any], *, env: Mapping[str, str], toml: Mapping[str, Any] | None) -> str:
@@ -39,7 +39,7 @@ def _error(given: dict[str, Any], *, env: Mapping[str, str], toml: Mapping[str, 
     return ""
 
 
-def _file() -> str:
+def settings_file() -> str:
     """The file that settings are read from."""
     own = Path("headrace.toml")
     try:

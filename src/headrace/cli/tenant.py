@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import click
 
 from headrace.cli import options
+from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, limit_option, rule, rule_option, store_options
 from headrace.cli.output import note, print_json
 from headrace.cli.policy_output import policies_of
-from headrace.cli.tenant_output import named, own_limit, print_limit, print_tenants
+from headrace.cli.tenant_output import has_no_jobs, named, own_limit, print_limit, print_tenants
 from headrace.cli.times import now
 from headrace.cli.unknown_names import note_unknown, stats_of
 from headrace.core.durations import spell
@@ -101,6 +102,8 @@ async def limit_command(
         changes = {"running": None, "rate": None}
     async with store.opened() as client:
         policies = policies_of(client)
+        told = {name: None if to is None else str(to) for name, to in changes.items()}
+        await note_change(client, "limit_tenant", queue=queue, tenant=tenant, limits=told)
         await policies.limit_tenant(queue, tenant, **(_as_given(await own_limit(client, queue, tenant)) | changes))
         after, policy = await own_limit(client, queue, tenant), await policies.get(queue)
         stats = await stats_of(client, queue)
@@ -126,10 +129,13 @@ async def pause_command(store: Store, queue: str, tenant: str, lasts: int | None
     async with store.opened() as client:
         stats = await stats_of(client, queue)
         length = None if lasts is None else timedelta(microseconds=lasts)
+        await note_change(client, "pause_tenant", queue=queue, tenant=tenant, lasts=lasts and spell(lasts))
         await policies_of(client).pause(queue, tenant=tenant, lasts=length)
+        idle = await has_no_jobs(client, queue, tenant)
     how_long = "until it is resumed" if lasts is None else f"for {spell(lasts)}"
     print(f"{named(tenant)}  paused in queue {named(queue)} {how_long}")
-    note_unknown(queue, stats, "the setting is stored anyway")
+    if not note_unknown(queue, stats, "the setting is stored anyway") and idle:
+        note(f"tenant {tenant!r} has no jobs in queue {queue!r} now; the pause is stored anyway")
 
 
 @tenant_command.command("resume")
@@ -139,6 +145,7 @@ async def resume_command(store: Store, queue: str, tenant: str) -> None:
     """Let workers claim jobs of a tenant again."""
     async with store.opened() as client:
         stats = await stats_of(client, queue)
+        await note_change(client, "resume_tenant", queue=queue, tenant=tenant)
         await policies_of(client).resume(queue, tenant=tenant)
     print(f"{named(tenant)}  resumed in queue {named(queue)}")
     note_unknown(queue, stats, "the setting is stored anyway")

@@ -25,6 +25,13 @@ def named(name: str) -> str:
     return clean(name) or "''"
 
 
+async def has_no_jobs(client: Client, queue: str, tenant: str) -> bool:
+    """Whether no job of the tenant waits or runs in a governed queue; jobs that wait for their group do not count."""
+    policies = (await client.backend()).policies
+    found = [] if policies is None else await policies.tenants(queue, [tenant], at=client.clock.stamp())
+    return not any(one.waiting or one.running for one in found)
+
+
 def print_tenants(tenants: Sequence[TenantInfo], policy: PolicyInfo, most: int, at: datetime) -> None:
     """A list of tenants with their limits; waiting jobs are counted up to ``most``."""
     rows = [

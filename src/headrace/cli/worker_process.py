@@ -7,7 +7,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +18,7 @@ import msgspec
 from headrace import Queue, Settings
 from headrace.api.signals import Stopper, end_now
 from headrace.cli.doctor_checks import server
-from headrace.cli.helper_process import HelperProcess, helper_name, report_job
+from headrace.cli.helper_process import HelpedProcess, HelperProcess, helper_name
 from headrace.cli.loading import shown_url
 from headrace.cli.output import discard
 from headrace.cli.problems import USAGE, Problem
@@ -120,9 +122,11 @@ def adjust(target: Target, *, concurrency: int | None, name: str | None) -> None
         target.client.settings = after
 
 
-async def work(target: Target, queues: Sequence[str], *, burst: bool, tethered: bool, again: Sequence[str]) -> None:
+async def work(
+    target: Target, queues: Sequence[str], *, burst: bool, tethered: bool, again: Sequence[str], http: str | None = None
+) -> None:
     """Run a worker until it is stopped; with ``burst``, until nothing is due any more. A helper gets the arguments
-    ``again``."""
+    ``again``. ``http`` is the address of the HTTP server, instead of that of the settings."""
     if isinstance(target, Queue) and (others := set(queues) - {target.name}):
         raise Problem(USAGE, f"the worker of queue {target.name!r} cannot claim from queue {min(others)!r}")
     helper = target.client.helper = None if burst else _helper(target, again)
@@ -132,15 +136,50 @@ async def work(target: Target, queues: Sequence[str], *, burst: bool, tethered: 
                 stopper.tether()
             await _introduce(target, queues)
             if not stopper.asked:
-                summary = Summary()
-                target.client.observers.add(summary.observe)
-                async with summary.logged():
+                summary = Summary(target.client.observers.measure(target.client.clock), lambda: _busy(target))
+                # What is routine is told only if somebody hears it, and then it is logged too.
+                target.client.observers.add(summary.observe, routine=log.isEnabledFor(logging.DEBUG))
+                async with summary.logged(), _http(target, http):
                     try:
                         await _work(target, queues, burst=burst)
                     finally:
                         if helper is not None:
                             await helper.close()
             await stopper.stopped()
+
+
+def _busy(target: Target) -> int:
+    """How many jobs its worker runs now."""
+    return 0 if target.worker is None else target.worker.busy
+
+
+@asynccontextmanager
+async def _http(target: Target, address: str | None) -> AsyncIterator[None]:
+    """HTTP beside the worker, if it is wanted."""
+    http = target.client.settings.http
+    if address is not None:
+        http = msgspec.structs.replace(http, address=address)
+    if http.address is None:
+        yield
+        return
+    need_web()
+    from headrace.web.server import serve_http
+
+    async with serve_http(target, http):
+        yield
+
+
+def has_web() -> bool:
+    """Whether the packages for HTTP are installed."""
+    return all(find_spec(name) is not None for name in ("jinja2", "prometheus_client", "starlette", "uvicorn"))
+
+
+def need_web() -> None:
+    """Refuse to serve HTTP without its packages."""
+    if not has_web():
+        raise Problem(
+            USAGE, "HTTP needs packages that are not installed", run="pip install 'headrace[web]', or leave out --http"
+        )
 
 
 def _helper(target: Target, arguments: Sequence[str]) -> HelperProcess | None:
@@ -156,7 +195,7 @@ def _helper(target: Target, arguments: Sequence[str]) -> HelperProcess | None:
 async def help_out(target: Target, queues: Sequence[str]) -> None:
     """Run jobs on their last chance until none is left, or until the worker is gone."""
     target.client.guest = True
-    target.client.lone = report_job
+    target.client.helped = HelpedProcess()
     with HelperStopper(target) as stopper:
         async with target.client:
             stopper.tether()

@@ -12,6 +12,7 @@ from random import Random
 from typing import Generic, TypeVar
 
 from headrace.core.backoff import Backoff
+from headrace.core.patience import GRACE, Wait
 from headrace.core.tasks import Tasks
 from headrace.errors import StoreFull, Unavailable
 
@@ -25,11 +26,12 @@ _Entry = tuple[T, asyncio.Future[R], float]
 class Batcher(Generic[T, R]):
     """Sends items in batches and hands each its answer.
 
-    A trip that fails with ``Unavailable`` is repeated until ``patience`` seconds after an item arrived (None: forever);
-    the operations behind it are safe to repeat. Meanwhile its items are set aside, grouped by ``apart``: if only part
-    of a store is reachable, items for the reachable part do not wait. ``StoreFull`` is raised at once. If the store
-    rejects a batch for its contents, the items are sent one by one, so that none fails because of its neighbours.
-    ``weigh`` and ``max_bytes`` bound a batch by size.
+    A trip that fails with ``Unavailable`` is repeated until ``patience`` seconds after an item arrived; the operations
+    behind it are safe to repeat. A trip without an answer is given up when its oldest item has waited that long.
+    Meanwhile its items are set aside, grouped by ``apart``: if only part of a store is reachable, items for the
+    reachable part do not wait. ``StoreFull`` is raised at once. If the store rejects a batch for its contents, the
+    items are sent one by one, so that none fails because of its neighbours. ``weigh`` and ``max_bytes`` bound a batch
+    by size.
     """
 
     def __init__(
@@ -38,10 +40,10 @@ class Batcher(Generic[T, R]):
         tasks: Tasks,
         rng: Random,
         *,
+        patience: float,
         max_batch: int,
         max_bytes: int | None = None,
-        weigh: Callable[[T], int] | None = None,
-        patience: float | None = None,
+        weigh: Callable[[T], int] = lambda item: 0,
         apart: Callable[[T], Hashable] = lambda item: None,
         name: str = "batcher",
     ) -> None:
@@ -52,6 +54,8 @@ class Batcher(Generic[T, R]):
         self._max_bytes = max_bytes
         self._weigh = weigh
         self._patience = patience
+        self._wait = Wait(patience, weigh)
+        """For the answer to the one trip under way; not for those of items that were set aside."""
         self._apart = apart
         self._name = name
         self._waiting: list[_Entry[T, R]] = []
@@ -60,8 +64,8 @@ class Batcher(Generic[T, R]):
         self._crowd = 0
         """How many items the last trip carried."""
         self._busy = False
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._quiet: asyncio.Event | None = None
+        """Set when nothing is under way; there only if somebody waits for that."""
 
     def submit(self, item: T) -> asyncio.Future[R]:
         """Buffer an item. The future holds its answer, which proves that it was stored."""
@@ -73,7 +77,6 @@ class Batcher(Generic[T, R]):
         self._waiting.append(entry)
         if not self._busy:
             self._busy = True
-            self._quiet.clear()
             self._tasks.start(self._run(), self._name)
         return entry[1]
 
@@ -87,15 +90,17 @@ class Batcher(Generic[T, R]):
         if self._busy or self._crowd > 1 or self._aside:
             return await self.submit(item)
         self._busy = True
-        self._quiet.clear()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             await asyncio.sleep(0)  # a store that answers at once must not starve other coroutines
-            [answer] = await self._send([item])
+            items = [item]
+            [answer] = await self._wait.answer(self._send(items), began, items)
             return answer
         except StoreFull:
             raise
         except Unavailable as error:
-            entry = self._entry(item)
+            entry: _Entry[T, R] = (item, loop.create_future(), began)
             self._set_aside([entry], error)
         finally:
             if self._waiting:
@@ -105,16 +110,23 @@ class Batcher(Generic[T, R]):
                 self._rest()
         return await entry[1]
 
+    @property
+    def quiet(self) -> bool:
+        """Whether everything that was submitted has its answer."""
+        return not (self._busy or self._aside)
+
     async def flush(self) -> None:
         """Return when everything submitted so far has its answer."""
-        await self._quiet.wait()
+        if not self.quiet:
+            self._quiet = self._quiet or asyncio.Event()
+            await self._quiet.wait()
 
     async def _run(self) -> None:
         batch: list[_Entry[T, R]] = []
         try:
             while batch := self._take():
                 try:
-                    await self._deliver(batch)
+                    await self._deliver(batch, self._wait)
                 except Unavailable as error:
                     self._set_aside(batch, error)
                     batch = []
@@ -125,8 +137,9 @@ class Batcher(Generic[T, R]):
                 future.cancel()
 
     def _rest(self) -> None:
-        if not self._busy and not self._aside:
+        if self._quiet is not None and not self._busy and not self._aside:
             self._quiet.set()
+            self._quiet = None
 
     def _take(self) -> list[_Entry[T, R]]:
         batch, self._waiting = self._split(self._waiting)
@@ -137,7 +150,7 @@ class Batcher(Generic[T, R]):
         """What goes with the next trip, and what is left. Items that nobody waits for any more are dropped."""
         waiting = [entry for entry in entries if not entry[1].done()]
         count = min(len(waiting), self._max_batch)
-        if self._weigh is not None and self._max_bytes is not None:
+        if self._max_bytes is not None:
             weight = 0
             for position in range(count):
                 weight += self._weigh(waiting[position][0])
@@ -146,10 +159,12 @@ class Batcher(Generic[T, R]):
                     break
         return waiting[:count], waiting[count:]
 
-    async def _deliver(self, batch: list[_Entry[T, R]]) -> None:
+    async def _deliver(self, batch: list[_Entry[T, R]], wait: Wait[T]) -> None:
         """Send the batch and hand out the answers. After ``Unavailable``, items without an answer may be sent again."""
         try:
-            answered = list(zip(batch, await self._send([item for item, _, _ in batch]), strict=True))
+            items = [item for item, _, _ in batch]
+            answers = await wait.answer(self._send(items), min(began for _, _, began in batch), items)
+            found = list(zip(batch, answers, strict=True))
         except StoreFull as error:
             _fail(batch, error)
         except Unavailable:
@@ -159,32 +174,35 @@ class Batcher(Generic[T, R]):
                 _fail(batch, refused)
             else:
                 for entry in batch:
-                    await self._deliver([entry])
+                    await self._deliver([entry], wait)
         else:
-            for (_, future, _), answer in answered:
+            for (_, future, _), answer in found:
                 if not future.done():
                     future.set_result(answer)
 
     # -- while the store is away, or a part of it
 
     def _set_aside(self, batch: list[_Entry[T, R]], error: Unavailable) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiting = self._patient(self._waiting, loop.time(), error)
         for entry in batch:
             part = self._apart(entry[0])
             if part not in self._aside:
                 self._aside[part] = []
-                self._quiet.clear()
                 self._tasks.start(self._persist(part, error), f"{self._name}-again")
             self._aside[part].append(entry)
+            _, future, began = entry  # a trip for items that arrived later may be under way
+            loop.call_at(began + self._patience + GRACE, _end, future, error)
 
     async def _persist(self, part: Hashable, error: Unavailable) -> None:
         """Repeat the items of one part until they get through, their patience ends, or nobody waits for them."""
-        backoff = Backoff(self._rng)
+        backoff, wait = Backoff(self._rng), Wait(self._patience, self._weigh)
         loop = asyncio.get_running_loop()
         pause = backoff.pause()
         batch: list[_Entry[T, R]] = []
         try:
             while True:
-                self._give_up(part, loop.time() + pause, error)
+                self._aside[part] = self._patient(self._aside[part], loop.time() + pause, error)
                 if not self._aside[part]:
                     break
                 await asyncio.sleep(pause)
@@ -192,24 +210,29 @@ class Batcher(Generic[T, R]):
                 if not batch:
                     break
                 try:
-                    await self._deliver(batch)
+                    await self._deliver(batch, wait)
                     pause = 0.0
                 except Unavailable as again:
                     error, pause = again, backoff.pause()
                     self._aside[part][:0] = batch
         finally:
+            wait.close()
             for _, future, _ in (*batch, *self._aside.pop(part)):
                 future.cancel()
             self._rest()
 
-    def _give_up(self, part: Hashable, by: float, error: Unavailable) -> None:
-        if self._patience is not None:
-            last = by - self._patience
-            _fail([entry for entry in self._aside[part] if entry[2] < last], error)
-            self._aside[part] = [entry for entry in self._aside[part] if entry[2] >= last]
+    def _patient(self, entries: list[_Entry[T, R]], by: float, error: Unavailable) -> list[_Entry[T, R]]:
+        """Those that may still wait ``by`` then; the others fail."""
+        last = by - self._patience
+        _fail([entry for entry in entries if entry[2] < last], error)
+        return [entry for entry in entries if entry[2] >= last]
 
 
 def _fail(batch: list[_Entry[T, R]], error: Exception) -> None:
     for _, future, _ in batch:
-        if not future.done():
-            future.set_exception(error)
+        _end(future, error)
+
+
+def _end(future: asyncio.Future[R], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

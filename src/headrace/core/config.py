@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
-from headrace.core.durations import micros
+from headrace.core.durations import micros, spell
 from headrace.core.environment import Length, from_env, parts_of
 from headrace.core.numbers import check_whole
 from headrace.errors import ConfigError
@@ -43,23 +45,109 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """The worker's name: ``host-pid``, ``hostname``, ``pod``, ``random``, or a name of your own."""
     executor: str = "thread"
     """Where plain functions run: ``thread`` or ``process``. Async functions always run on the loop."""
+    max_jobs_per_child: int | None = None
+    """A process that has run this many jobs of ``executor="process"`` tasks is replaced; None: never."""
+    max_memory_per_child: int | None = None
+    """A process that has more bytes than this in memory after a job is replaced; None: never."""
+
+
+class SealingSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Encryption of payloads and results."""
+
+    keys: str | None = None
+    """Where the keys come from: ``file:/path``, ``env:NAME`` or ``module:function``; None: nothing is sealed. The first
+    key seals, all of them open."""
+    read_unsealed: bool = False
+    """Whether what is not sealed is read as well: while a store changes over to sealing, or if jobs are enqueued by
+    SQL."""
+    reseal: Length | None = "10m"
+    """While there are several keys: how often workers look for what was sealed with an old one, and seal it again;
+    None: never."""
+
+
+class Compress(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which sections are compressed, where ``compress_over`` allows it."""
+
+    parameters: bool = True
+    vm_state: bool = True
+    metadata: bool = True
+    blob: bool = True
+    result: bool = True
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Those that are not."""
+        return frozenset(name for name in self.__struct_fields__ if not getattr(self, name))
 
 
 class PayloadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes and compression of payloads and results."""
+    """Sizes, compression and encryption of payloads and results."""
 
     max_size: int = 16 * 1024 * 1024
     compress_over: int | None = 1_024
     """Cells longer than this are compressed if that makes them smaller; None: never."""
+    compress: Compress = Compress()
+    sealing: SealingSettings = SealingSettings()
+
+
+class Offload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When a section leaves for the object store."""
+
+    over: int | None = 65_536
+    """If it is longer than this; None: its length is no reason."""
+    delay: Length | None = "10s"
+    """If its job is due later than this, at its enqueue or after a run; None: that is no reason."""
+    dead_letters: bool = True
+    """If its job fails."""
+    least: int = 256
+    """What is no longer than this stays. What takes its place has 37 bytes."""
+
+
+class ObjectSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sections in an object store."""
+
+    url: str | None = None
+    """``s3://bucket/prefix``, ``gs://…``, ``az://…`` or ``file:///directory``; None: all sections stay in the store.
+    Credentials come from the environment, or as options of the URL."""
+    parameters: Offload = Offload()
+    vm_state: Offload = Offload()
+    metadata: Offload = Offload()
+    blob: Offload = Offload()
+    keep: Length = "4d"
+    """How long the objects of an hour stay after it. Longer than completed jobs are kept, else those are copied."""
+    grace: Length = "1h"
+    """No object goes that was written, or copied, more recently. Longer than any handler runs."""
+    every: Length = "10m"
+    """How often a worker looks for objects that are past that."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The settings without the secrets of the URL."""
+        told = {name: getattr(self, name) for name in self.__struct_fields__}
+        return list((told | {"url": self.url and self.url.partition("?")[0]}).items())
+
+    def __repr__(self) -> str:
+        return f"ObjectSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
 class Keep(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How much is kept in one place. What exceeds one of the three bounds is removed: the oldest first; of dead letters
-    those of the tenants that have the most."""
+    those of the tenants that have the most. None: no such bound."""
 
-    age: Length = "1d"
-    count: int = 100_000
-    bytes: int = 256 * 1024 * 1024
+    age: Length | None = "1d"
+    count: int | None = 100_000
+    bytes: int | None = 256 * 1024 * 1024
+
+
+class SafetySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When retention asks before it deletes what is too old: on its first run, after its rules have changed, and when
+    the store's clock may be wrong. Bounds of count and bytes always hold."""
+
+    share: float = 0.05
+    """At most this part of the jobs of a state goes then …"""
+    floor: int = 10_000
+    """… or this many."""
+    gap: Length = "3d"
+    """A clock that is further ahead of the last run may be wrong: then nothing goes."""
 
 
 class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -71,9 +159,9 @@ class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """How long before its instant a slot is planned; at most 7 days."""
     batch: int = 100
     """Schedules in one trip."""
-    shard: int = 0
-    shards: int = 1
-    """Split all schedules into ``shards`` shares, and plan only share ``shard``: for 100,000 schedules and more. Run a
+    share: int = 0
+    shares: int = 1
+    """Split all schedules into ``shares``, and plan only share number ``share``: for 100,000 schedules and more. Run a
     worker for every share; other workers plan a share without one, but late."""
 
 
@@ -89,6 +177,79 @@ class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     keys: int = 10_000_000
     """How many keys may outlive the records of their jobs. A key stays taken for ``result_ttl``, whatever else is
     removed. If there are more, those that would be free first are freed early, and an alert says so."""
+    safety: SafetySettings = SafetySettings()
+
+
+class VaultSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The archive of ended jobs."""
+
+    url: str | None = None
+    """``s3://bucket/prefix``, ``gs://…``, ``az://…`` or ``file:///directory``; None: what is removed is gone."""
+    every: Length = "60s"
+    """How often a worker archives what has ended."""
+    page: int = 10_000
+    """How many jobs one file has at most, before files are put together."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The settings without the secrets of the URL."""
+        told = {name: getattr(self, name) for name in self.__struct_fields__}
+        return list((told | {"url": self.url and self.url.partition("?")[0]}).items())
+
+    def __repr__(self) -> str:
+        return f"VaultSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The HTTP server for health, metrics, the admin API and the dashboard."""
+
+    address: str | None = None
+    """Where it listens: ``host:port``, a port of this machine, or ``unix:/path``; None: nowhere."""
+    tokens: str | None = None
+    """Where the tokens are: ``file:/path`` or ``env:NAME``, lines of role, name and token. Without them, only this
+    machine can reach the server."""
+    writes: bool = False
+    """Whether operators may change things."""
+    redaction: str = "secrets"
+    """What is shown of payloads: ``nothing`` is hidden, ``secrets`` are, or ``all`` is."""
+    hosts: tuple[str, ...] = ()
+    """Names under which a server without tokens may be asked, besides those of this machine."""
+
+
+class AlertSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When ``headrace serve`` raises alerts, and whom it tells."""
+
+    every: Length = "15s"
+    """How often it looks."""
+    oldest: Length = "10m"
+    """A due job that has waited longer is worth a warning …"""
+    oldest_critical: Length = "1h"
+    """… or is critical."""
+    unattended: Length = "1m"
+    """How long due jobs may wait while no worker claims from their queue, or no slot is busy."""
+    running: int = 1_000
+    """More jobs of one queue that run at once are worth a warning: taken, and not settled."""
+    window: Length = "10m"
+    """What counts as lately for the three below."""
+    dead_letters: int = 100
+    """So many more dead letters lately."""
+    failure_ratio: float = 0.5
+    """More than this share of attempts failed lately …"""
+    attempts: int = 20
+    """… of at least so many."""
+    store_bytes: int | None = None
+    """The budget of the store; above 80 % is worth a warning. None: it has none."""
+    vault_lag: Length = "1h"
+    """An ended job that has waited longer for the vault is worth a warning."""
+    webhook: str | None = None
+    """A URL that every change of an alert is posted to, as JSON."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The settings without the secrets of the URL."""
+        told = {name: getattr(self, name) for name in self.__struct_fields__}
+        return list((told | {"webhook": self.webhook and "***"}).items())
+
+    def __repr__(self) -> str:
+        return f"AlertSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -99,14 +260,20 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     url: str = "sqlite:///headrace.db"
+    replica_url: str | None = None
+    """A replica of the store, which the admin API reads lists and statistics from."""
     result_ttl: Length = "1h"
     """How long results can be fetched and completed keys stay taken, unless the task or the job says otherwise."""
     patience: Length = "30s"
-    """How long an enqueue is repeated while the store is away."""
+    """How long an enqueue is repeated while the store is away, and a client waits for a store that hangs."""
     worker: WorkerSettings = WorkerSettings()
     payloads: PayloadSettings = PayloadSettings()
+    objects: ObjectSettings = ObjectSettings()
     retention: RetentionSettings = RetentionSettings()
+    vault: VaultSettings = VaultSettings()
     planner: PlannerSettings = PlannerSettings()
+    http: HttpSettings = HttpSettings()
+    alerts: AlertSettings = AlertSettings()
 
     def __post_init__(self) -> None:
         _check(self)
@@ -114,7 +281,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """The settings without the secrets of the URL, for reprs, which end up in logs."""
         told = {name: getattr(self, name) for name in self.__struct_fields__}
-        return list((told | {"url": url_without_secrets(self.url)}).items())
+        replica = self.replica_url and url_without_secrets(self.replica_url)
+        return list((told | {"url": url_without_secrets(self.url), "replica_url": replica}).items())
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
@@ -157,46 +325,113 @@ def _refuse_unknown(given: Mapping[str, Any], part: type[Struct], path: tuple[st
         raise ConfigError(f"settings: unknown setting {'.'.join((*path, str(name)))!r}; {hint}")
 
 
+_KEPT = ("completed", "cancelled", "failed", "ticks")
+_WHOLE = {
+    "worker.concurrency": 1, "worker.prefetch": 0, "worker.max_lost": 0, "payloads.max_size": 1, "retention.keys": 0,
+    "planner.batch": 1, "planner.share": 0, "planner.shares": 1,
+    "retention.safety.floor": 0, "vault.page": 1,
+}  # fmt: skip
+"""Settings that are whole numbers, and the least that each may be."""
+_LENGTHS = {
+    "result_ttl": 0, "patience": 0, "worker.grace": 0, "worker.lease": 10_000, "worker.poll": 10_000,
+    "worker.poll_blind": 10_000, "worker.reap": 10_000, "retention.every": 10_000, "planner.every": 10_000,
+    "planner.ahead": 10_000, "retention.safety.gap": 60_000_000, "vault.every": 10_000,
+}  # fmt: skip
+"""Settings that are durations, and the least that each may be, in microseconds."""
+
+
 def _check(settings: Settings) -> None:
-    worker = settings.worker
-    for name, low in (("concurrency", 1), ("prefetch", 0), ("max_lost", 0)):
-        check_whole(getattr(worker, name), f"worker.{name}", low)
+    worker, sealing, planner = settings.worker, settings.payloads.sealing, settings.planner
+    for path, least in _WHOLE.items():
+        check_whole(attrgetter(path)(settings), path, least)
+    for path, least in _LENGTHS.items():
+        if micros(given := attrgetter(path)(settings), path) < least:
+            raise ConfigError(f"{path}: expected at least {spell(least)}, got {given!r}")
     try:
         size = len(worker.name.encode())
     except (AttributeError, UnicodeEncodeError):
         size = 0
     if not 0 < size <= 1_024 or "\0" in worker.name:
         raise ConfigError(f"worker.name: expected a name of at most 1,024 bytes, got {shown(worker.name)}")
-    for name in ("lease", "poll", "poll_blind", "reap"):
-        if micros(getattr(worker, name), f"worker.{name}") < 10_000:
-            raise ConfigError(f"worker.{name}: expected at least 10ms, got {getattr(worker, name)!r}")
-    micros(worker.grace, "worker.grace")
     if worker.executor not in ("thread", "process"):
         raise ConfigError(f"worker.executor: expected 'thread' or 'process', got {worker.executor!r}")
-    micros(settings.result_ttl, "result_ttl")
-    micros(settings.patience, "patience")
-    check_whole(settings.payloads.max_size, "payloads.max_size", 1)
+    for path in ("max_jobs_per_child", "max_memory_per_child"):
+        if (most := getattr(worker, path)) is not None:
+            check_whole(most, f"worker.{path}", 1)
     if settings.payloads.compress_over is not None:
         check_whole(settings.payloads.compress_over, "payloads.compress_over", 0)
-    if micros(settings.retention.every, "retention.every") < 10_000:
-        raise ConfigError(f"retention.every: expected at least 10ms, got {settings.retention.every!r}")
-    for name in ("every", "ahead"):
-        if micros(getattr(settings.planner, name), f"planner.{name}") < 10_000:
-            raise ConfigError(f"planner.{name}: expected at least 10ms, got {getattr(settings.planner, name)!r}")
-    if micros(settings.planner.ahead) > micros(_AHEAD):
-        raise ConfigError(f"planner.ahead: expected at most {_AHEAD}, got {settings.planner.ahead!r}")
-    for name, low in (("batch", 1), ("shard", 0), ("shards", 1)):
-        check_whole(getattr(settings.planner, name), f"planner.{name}", low)
-    if settings.planner.shard >= settings.planner.shards:
+    for name in settings.payloads.compress.__struct_fields__:
+        if not isinstance(given := getattr(settings.payloads.compress, name), bool):
+            raise ConfigError(f"payloads.compress.{name}: expected True or False, got {shown(given)}")
+    if sealing.keys is not None and not (isinstance(sealing.keys, str) and _SOURCE.fullmatch(sealing.keys)):
+        raise ConfigError("payloads.sealing.keys: expected file:/path, env:NAME or module:function; never a key itself")
+    if not isinstance(sealing.read_unsealed, bool):
+        raise ConfigError(f"payloads.sealing.read_unsealed: expected True or False, got {shown(sealing.read_unsealed)}")
+    if sealing.reseal is not None and micros(sealing.reseal, "payloads.sealing.reseal") < 10_000:
+        raise ConfigError(f"payloads.sealing.reseal: expected at least 10ms, got {sealing.reseal!r}")
+    _check_objects(settings.objects)
+    _check_retention(settings.retention)
+    if settings.vault.url is not None and not (isinstance(settings.vault.url, str) and "://" in settings.vault.url):
+        raise ConfigError("vault.url: expected text like s3://bucket/prefix; it is not shown here, as it may be secret")
+    _check_http(settings.http)
+    _check_alerts(settings.alerts)
+    if micros(planner.ahead) > micros(_AHEAD):
+        raise ConfigError(f"planner.ahead: expected at most {_AHEAD}, got {planner.ahead!r}")
+    if planner.share >= planner.shares:
+        raise ConfigError(f"planner.share: expected a share from 0 to {planner.shares - 1}, got {planner.share}")
+
+
+def _check_retention(retention: RetentionSettings) -> None:
+    for place in _KEPT:
+        keep: Keep = getattr(retention, place)
+        if keep.age is not None:
+            micros(keep.age, f"retention.{place}.age")
+        for bound in ("count", "bytes"):
+            if (most := getattr(keep, bound)) is not None:
+                check_whole(most, f"retention.{place}.{bound}", 0)
+    share = retention.safety.share
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ConfigError(f"retention.safety.share: expected a number from 0 to 1, got {shown(share)}")
+
+
+def _check_alerts(alerts: AlertSettings) -> None:
+    for name in ("every", "oldest", "oldest_critical", "unattended", "window", "vault_lag"):
+        if micros(getattr(alerts, name), f"alerts.{name}") < 10_000:
+            raise ConfigError(f"alerts.{name}: expected at least 10ms, got {getattr(alerts, name)!r}")
+    for name in ("dead_letters", "attempts", "running"):
+        check_whole(getattr(alerts, name), f"alerts.{name}", 1)
+    if not (isinstance(alerts.failure_ratio, int | float) and 0 <= alerts.failure_ratio <= 1):
+        raise ConfigError(f"alerts.failure_ratio: expected a share from 0 to 1, got {shown(alerts.failure_ratio)}")
+    if alerts.store_bytes is not None:
+        check_whole(alerts.store_bytes, "alerts.store_bytes", 1)
+    if alerts.webhook is not None and not str(alerts.webhook).startswith(("http://", "https://")):
+        raise ConfigError("alerts.webhook: expected a URL like https://…; it is not shown here, as it may be secret")
+
+
+def _check_http(http: HttpSettings) -> None:
+    if http.tokens is not None and not (isinstance(http.tokens, str) and _TOKENS.fullmatch(http.tokens)):
+        raise ConfigError("http.tokens: expected file:/path or env:NAME; never a token itself")
+    if http.redaction not in ("nothing", "secrets", "all"):
+        raise ConfigError(f"http.redaction: expected 'nothing', 'secrets' or 'all', got {shown(http.redaction)}")
+    if not isinstance(http.writes, bool):
+        raise ConfigError(f"http.writes: expected True or False, got {shown(http.writes)}")
+
+
+def _check_objects(objects: ObjectSettings) -> None:
+    if objects.url is not None and not (isinstance(objects.url, str) and "://" in objects.url):
         raise ConfigError(
-            f"planner.shard: expected a share from 0 to {settings.planner.shards - 1}, got {settings.planner.shard}"
+            "objects.url: expected text like s3://bucket/prefix; it is not shown here, as it may be secret"
         )
-    for place in ("completed", "cancelled", "failed", "ticks"):
-        keep: Keep = getattr(settings.retention, place)
-        micros(keep.age, f"retention.{place}.age")
-        check_whole(keep.count, f"retention.{place}.count", 0)
-        check_whole(keep.bytes, f"retention.{place}.bytes", 0)
-    check_whole(settings.retention.keys, "retention.keys", 0)
+    for name in ("keep", "grace", "every"):
+        if micros(getattr(objects, name), f"objects.{name}") < 10_000:
+            raise ConfigError(f"objects.{name}: expected at least 10ms, got {getattr(objects, name)!r}")
+    for name in ("parameters", "vm_state", "metadata", "blob"):
+        rule: Offload = getattr(objects, name)
+        check_whole(rule.least, f"objects.{name}.least", 0)
+        if rule.over is not None:
+            check_whole(rule.over, f"objects.{name}.over", 0)
+        if rule.delay is not None:
+            micros(rule.delay, f"objects.{name}.delay")
 
 
 def _from_files() -> dict[str, Any]:
@@ -217,6 +452,8 @@ def _from_files() -> dict[str, Any]:
 
 _AHEAD = "7d"
 """Half of the time for which a store with one partition per day makes partitions ahead."""
+_SOURCE = re.compile(r"file:.+|(env|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
+_TOKENS = re.compile(r"file:.+|env:[A-Za-z_]\w*")
 _DEEPEST = 8
 """Deeper than any settings are nested."""
 

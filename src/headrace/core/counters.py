@@ -18,7 +18,7 @@ _MOST = 100
 # Looked up once: on Python 3.11 finding an enum member costs more than everything else done here for an event.
 _STARTED, _ALERT = EventKind.STARTED, EventKind.ALERT
 _TICKS = {EventKind.TICK_FIRED: "fired", EventKind.TICK_SKIPPED: "skipped", EventKind.TICK_MISSED: "missed"}
-_RAN = frozenset({EventKind.COMPLETED, EventKind.SNOOZED})
+_RAN = frozenset({EventKind.COMPLETED, EventKind.SNOOZED, EventKind.PAUSED})
 _MAY_HAVE_RUN = frozenset({EventKind.RETRYING, EventKind.FAILED, EventKind.CANCELLED})
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from msgspec import Struct
 
 from headrace.core.alerts import Alert, Throttle, moment
 from headrace.core.callables import check_listener
+from headrace.core.clock import Clock
+from headrace.core.meter import Meter
+from headrace.seam.records import Leased
 from headrace.text import shown
 
 log = logging.getLogger("headrace")
@@ -38,6 +41,8 @@ class EventKind(StrEnum):
     COMPLETED = "completed"
     RETRYING = "retrying"
     SNOOZED = "snoozed"
+    PAUSED = "paused"
+    """The handler returned ``Paused``."""
     FAILED = "failed"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
@@ -64,6 +69,8 @@ class EventKind(StrEnum):
 
 
 _REFUSED = EventKind.REFUSED
+ROUTINE = frozenset({EventKind.QUEUED, EventKind.DEDUPLICATED, EventKind.STARTED, EventKind.COMPLETED})
+"""What happens to every job, even if all goes well."""
 
 
 class Event(Struct, frozen=True):
@@ -93,6 +100,8 @@ class Event(Struct, frozen=True):
     detail: str = ""
     count: int = 0
     """TICK_FIRED, TICK_SKIPPED, TICK_MISSED: how many slots. SWEPT: how many records."""
+    again_in: float = 0.0
+    """RETRYING, SNOOZED: seconds until the job is due again."""
 
     @property
     def job_id(self) -> UUID | None:
@@ -109,35 +118,90 @@ Observer = Callable[[Event], None]
 """Called on the event loop, in order; must not block. One that raises is logged and otherwise ignored."""
 
 
-class Observers:
-    """All observers. Falsy when there are none, so that the hot path builds no events in vain."""
+class Travelled(Protocol):
+    """Hears of a trip when it is over."""
 
-    def __init__(self) -> None:
+    def __call__(self, settled: Sequence[Leased], claimed: Sequence[Leased], seconds: float) -> None:
+        """Settlements of these jobs went there, and those came back."""
+
+
+class Observers:
+    """All observers. Falsy when there are none, so that the hot path builds no events in vain. ``log`` gets every event
+    that is told, also without observers."""
+
+    def __init__(self, log: Observer | None = None) -> None:
         self._observers: list[Observer] = []
+        """Those that hear everything."""
+        self._others: list[Observer] = []
+        """Those that do not hear what is routine."""
+        self._log = log
         self.present = False
-        """Whether there are any; asked for every job."""
+        """Whether anybody hears what is routine; asked for every job."""
+        self.meter: Meter | None = None
+        """Counts jobs, if metrics are wanted."""
+        self.travelled: Travelled | None = None
+        """Called for each trip of a worker that the store has answered."""
+        self.called: Callable[[], None] | None = None
+        """Called for each answer of the store to an insert, a claim or a finish."""
         self._throttle = Throttle()
+        self._measured = False
 
     def __bool__(self) -> bool:
-        return self.present
+        return self.present or bool(self._others)
 
-    def add(self, observer: Observer) -> None:
+    def measure(self, clock: Clock) -> Meter:
+        """Count from now on, for good."""
+        self._measured = True
+        return self.start_counting(clock)
+
+    def start_counting(self, clock: Clock) -> Meter:
+        """Count, at least until ``stop_counting``."""
+        if self.meter is None:
+            self.meter = Meter(clock)
+        return self.meter
+
+    def stop_counting(self) -> None:
+        """Nobody needs the counts any more, unless they are for good."""
+        if not self._measured:
+            self.meter = None
+
+    def add(self, observer: Observer, *, routine: bool = True) -> None:
+        """Without ``routine``, it hears nothing of jobs that just run and complete, and costs them nothing."""
         check_listener(observer, "observer")
-        self._observers.append(observer)
-        self.present = True
-
-    def remove(self, observer: Observer) -> None:
-        self._observers.remove(observer)
+        (self._observers if routine else self._others).append(observer)
         self.present = bool(self._observers)
 
+    def remove(self, observer: Observer) -> None:
+        (self._observers if observer in self._observers else self._others).remove(observer)
+        self.present = bool(self._observers)
+
+    def wants(self, kind: EventKind) -> bool:
+        """Whether somebody hears of such an event."""
+        return self.present or (bool(self._others) and kind not in ROUTINE)
+
     def tell(self, event: Event) -> None:
-        for observer in tuple(self._observers):
+        logged = () if self._log is None else (self._log,)
+        others = () if event.kind in ROUTINE else self._others
+        for observer in (*logged, *self._observers, *others):
             try:
                 observer(event)
             except Exception:
                 log.exception("an observer raised on %s", event.kind.value)
         if event.kind is _REFUSED:
             self._tell_full(event)
+
+    def tell_trip(self, settled: Sequence[Leased], claimed: Sequence[Leased], seconds: float) -> None:
+        """Report a trip to whoever traces them."""
+        try:
+            if self.travelled is not None:
+                self.travelled(settled, claimed, seconds)
+        except Exception:
+            log.exception("what traces trips raised")
+
+    def requested(self, place: str, operation: str, seconds: float, written: int) -> None:
+        """A request was made to an object store, and wrote so many bytes."""
+        if self.meter is not None:
+            self.meter.upkeep.requested(place, operation, seconds, written)
 
     def alert(self, name: Alert, subject: str, sentence: str, **more: Any) -> None:
         """Alert observers to ``subject``, and log it; at most once a minute for each subject."""

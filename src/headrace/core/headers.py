@@ -7,6 +7,9 @@ import msgspec
 SLOT = "headrace-slot"
 """The header that names a job's slot: the schedule's uid and the instant."""
 
+SOURCE = "headrace-source"
+"""The header that says where a job came from."""
+
 _HEADERS = msgspec.msgpack.Decoder(dict[str, str])
 
 

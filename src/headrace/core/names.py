@@ -9,7 +9,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from random import Random
 
-from headrace.errors import InvalidJob
+from headrace.errors import ConfigError, InvalidJob
 from headrace.text import shown
 
 LONGEST = 1_024
@@ -50,6 +50,23 @@ def check_queue(name: object, what: str = "queue") -> str:
     return checked
 
 
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """The hint about a name that resembles another; empty if none does.
+
+    >>> did_you_mean("jiter", ["jitter", "grace"])
+    " (did you mean 'jitter'?)"
+    """
+    close = get_close_matches(name, known, 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def refuse_unknown(given: Collection[str], known: Collection[str], what: str = "option") -> None:
+    """Raise ``ConfigError`` for the first name that is not known."""
+    if unknown := sorted(set(given) - set(known)):
+        hint = did_you_mean(unknown[0], known)
+        raise ConfigError(f"unknown {what} {unknown[0]!r}{hint}; there are: {', '.join(known)}")
+
+
 def unknown_task(name: str, known: Collection[str]) -> str:
     """The message about a task that an app does not have.
 
@@ -57,8 +74,8 @@ def unknown_task(name: str, known: Collection[str]) -> str:
     "this app has no task 'send' (did you mean 'shop.send'?)"
     """
     ends = sorted(one for one in known if one.endswith(f".{name}"))
-    close = ends or get_close_matches(name, known, 1)
-    meant = f" (did you mean {close[0]!r}?)" if close else f"; it has: {', '.join(sorted(known))}"
+    meant = did_you_mean(name, known) if not ends else f" (did you mean {ends[0]!r}?)"
+    meant = meant or f"; it has: {', '.join(sorted(known))}"
     return f"this app has no task {shown(name)}{meant}"
 
 

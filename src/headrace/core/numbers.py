@@ -7,11 +7,7 @@ from headrace.text import shown
 
 
 def check_whole(
-    given: object,
-    what: str,
-    least: int = 1,
-    most: int | None = None,
-    error: type[HeadraceError] = ConfigError,
+    given: object, what: str, least: int = 1, most: int | None = None, error: type[HeadraceError] = ConfigError
 ) -> int:
     """The number, if it is whole and within the bounds. Raises ``error``.
 

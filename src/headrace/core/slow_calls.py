@@ -15,7 +15,11 @@ SLOW = 1.0
 
 
 def took(observers: Observers, operation: str, seconds: float) -> None:
-    """Alert if a call to the store took long."""
+    """Measure a call to the store, and alert if it took long."""
+    if observers.meter is not None:
+        observers.meter.called(operation, seconds)
+    if observers.called is not None:
+        observers.called()
     if seconds > SLOW:
         sentence = (
             f"{operation} took {seconds:.1f} s from request to answer. Either the store is slow: run headrace doctor, "

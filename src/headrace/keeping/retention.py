@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
-from headrace.core.alerts import Alert
+from msgspec.structs import replace
+
+from headrace.core.alerts import Alert, moment
 from headrace.core.clock import Clock
-from headrace.core.config import Keep, RetentionSettings
+from headrace.core.config import RetentionSettings
 from headrace.core.durations import micros
 from headrace.core.events import Event, EventKind, Observers
-from headrace.core.slow_calls import timed
 from headrace.errors import ConfigError, Unavailable
+from headrace.keeping.bounds import ENDED, Bounds
+from headrace.keeping.hard_bounds import HardBounds
+from headrace.keeping.papers import WORKERS, Papers, Run, Step
+from headrace.keeping.safety import witness
+from headrace.keeping.sweeper import Situation, Sweeper
+from headrace.seam.archive import Mark
 from headrace.seam.protocol import Backend, Tidy
-from headrace.seam.records import Place, SweepClause
+from headrace.seam.records import Leased, Settlement, SweepClause, SweepTarget
+from headrace.types import JobState
 
 log = logging.getLogger("headrace")
 
@@ -23,14 +31,18 @@ _FAILURES = 3
 """Failures of a step in a row that raise an alert."""
 _SELDOM = 64
 """The most beats between two tries of a step that this worker is not allowed to do."""
+_HOUR = 3_600_000_000
+_DAY = 24 * _HOUR
+_MANY = 100_000
+"""Deletions because of age, in one run, that raise an alert."""
 
 
 class Retention:
-    """Sweeps every place on a jittered beat, in small steps, until each is within its bounds; then lets the store tidy
+    """Sweeps every target on a jittered beat, in small steps, until each is within its bounds; then lets the store tidy
     up, if it needs that. A step that fails does not stop the others.
 
-    Between steps it rests for as long as the last one took, so that a long backlog leaves half of the store's time to
-    other work.
+    What is too old goes only if that is safe (see :class:`~headrace.keeping.safety.Safety`); bounds of count and bytes
+    always hold.
     """
 
     def __init__(
@@ -42,27 +54,42 @@ class Retention:
         settings: RetentionSettings,
         *,
         spare: int = 0,
+        failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """``spare``: what ended more recently than this stays, in microseconds."""
+        """``spare``: what ended more recently than this stays, in microseconds. ``failed`` is told of errors."""
         self._backend = backend
         self._clock = clock
         self._rng = rng
         self._observers = observers
+        self._settings = settings
         self._every = micros(settings.every) / 1e6
-        self._keys = settings.keys
-        self._clauses = [
-            SweepClause(place=Place.RESULTS),
-            _clause(Place.COMPLETED, settings.completed, spare),
-            _clause(Place.CANCELLED, settings.cancelled, spare),
-            _clause(Place.FAILED, settings.failed, spare),
-            SweepClause(place=Place.KEYS),
-            SweepClause(place=Place.KEYS, max_count=settings.keys),
-            *([] if backend.ticks is None else [_clause(Place.TICKS, settings.ticks)]),
-            *([] if backend.policies is None else [SweepClause(place=Place.TENANTS)]),
-        ]
-        self._steps = [_Step(clause.place.value, self._sweeper(clause)) for clause in self._clauses]
+        self._gap = micros(settings.safety.gap)
+        self._sweeper = Sweeper(backend, clock, observers, settings, spare)
+        self._failed = failed
+        self._between: HardBounds | None = None
+        self._situation: Situation | None = None
+        self._allowed: set[JobState] = set()
+        """States whose old jobs may go on this beat."""
+        self._marks: dict[tuple[JobState, int], Mark | None] = {}
+        """By state and age: up to where no job is left that is kept for this long."""
+        self._marks_until = 0
+        self._bounds: Mapping[JobState, Bounds] = {}
+        self._done: list[Step] = []
+        self._steps = [_Step("rules", self._look), _Step("results", self._clauses(_of(SweepTarget.RESULTS)))]
+        self._steps += [_Step(state.value, self._state(state)) for state in ENDED]
+        keys = _of(SweepTarget.KEYS), SweepClause(target=SweepTarget.KEYS, max_count=settings.keys)
+        self._steps.append(_Step("keys", self._clauses(*keys)))
+        if backend.ticks is not None:
+            self._steps.append(_Step("ticks", self._clauses(_ticks(settings))))
+        if backend.policies is not None:
+            self._steps.append(_Step("tenants", self._clauses(_of(SweepTarget.TENANTS))))
         if backend.tidy is not None:
-            self._steps.append(_Step("days", self._tidier(backend.tidy)))
+            self._steps.append(_Step("days", self._days(backend.tidy)))
+
+    def between(self, job_of: Callable[[Settlement], Leased | None]) -> HardBounds:
+        """What keeps the hard bounds between two runs."""
+        self._between = HardBounds(self._backend, self._clock, self._observers, self._sweeper, job_of)
+        return self._between
 
     async def run(self) -> None:
         """Sweep until cancelled. What this worker is not allowed to do is tried less and less often."""
@@ -70,21 +97,16 @@ class Retention:
             await asyncio.sleep(self._every * (0.75 + self._rng.random() / 2))
             await self.sweep()
 
-    def _tell_of_keys(self, freed: int) -> None:
-        sentence = (
-            f"{freed} keys of completed jobs were freed before their result_ttl ended, because more than "
-            f"retention.keys = {self._keys} outlive the records of their jobs; their jobs can be enqueued again"
-        )
-        self._observers.alert(Alert.KEYS_FREED, "", sentence)
-
     async def sweep(self) -> int:
         """Run all steps once; returns how much they removed. Raises nothing: what failed is reported and runs again."""
+        self._situation, self._done, self._allowed = None, [], set()
         removed = {step.name: await self._attempt(step) for step in self._steps if step.is_due()}
         if any(removed.values()):
-            log.info("swept %s", ", ".join(f"{count} from {place}" for place, count in removed.items() if count))
+            log.info("swept %s", ", ".join(f"{count} from {target}" for target, count in removed.items() if count))
         else:
             log.debug("a sweep found nothing to remove")
         self._warn([step for step in self._steps if step.problem and step.failures == _FAILURES])
+        await self._note()
         return sum(removed.values())
 
     def _warn(self, failing: Sequence[_Step]) -> None:
@@ -97,6 +119,7 @@ class Retention:
 
     async def _attempt(self, step: _Step) -> int:
         step.problem = None
+        began = moment()
         try:
             removed = await step.run()
         except Unavailable as error:
@@ -112,38 +135,139 @@ class Retention:
             step.problem = error
         else:
             step.failures = step.forbidden = 0
+            if self._observers.meter is not None:
+                self._observers.meter.upkeep.swept(step.name, moment() - began, self._clock.now() / 1e6)
             return removed
+        self._failed(step.problem)
         step.failures += 1
         return 0
 
-    def _sweeper(self, clause: SweepClause) -> Callable[[], Awaitable[int]]:
+    # -- steps
+
+    async def _look(self) -> int:
+        """Read the rules."""
+        situation = self._situation = await self._sweeper.look()
+        if self._between is not None:
+            self._between.update(situation)
+        if self._marks_until <= situation.now or self._bounds != situation.bounds:
+            self._marks, self._marks_until, self._bounds = {}, situation.now + _DAY, situation.bounds
+        return 0
+
+    async def _may_go(self, bounds: Bounds, situation: Situation) -> bool:
+        """Whether what is too old of a state may go now."""
+        state = bounds.state
+        if stop := await self._sweeper.stop(bounds, situation):
+            self._observers.alert(Alert.SAFETY_STOP, state.value, f"old {state.value} jobs were not deleted: {stop}")
+            return False
+        self._allowed.add(state)
+        return True
+
+    def _state(self, state: JobState) -> Callable[[], Awaitable[int]]:
         async def run() -> int:
-            loop = asyncio.get_running_loop()
-            removed, more = 0, True
-            while more:
-                began = loop.time()
-                swept = await timed(self._observers, "sweep", self._backend.sweep(clause, self._clock.stamp()))
-                removed += self._tell(clause.place, swept.removed)
-                if swept.removed and clause.place is Place.KEYS and clause.max_count is not None:
-                    self._tell_of_keys(swept.removed)
-                if more := swept.more:
-                    await asyncio.sleep(loop.time() - began)
+            if (situation := self._situation) is None:
+                return 0
+            bounds = situation.bounds[state]
+            by_age = await self._may_go(bounds, situation)
+            removed = 0
+            if bounds.scoped and by_age:
+                for age in bounds.ages:
+                    step, mark = await self._sweeper.sweep_past(bounds, situation, age, self._marks.get((state, age)))
+                    self._marks[state, age] = mark
+                    removed += self._did(step)
+            clause = self._sweeper.clause(bounds, situation, by_age=by_age)
+            step = await self._sweeper.sweep(clause)
+            if clause.older_than is not None:
+                step = replace(step, cutoff=situation.now - clause.older_than, retention=clause.older_than)
+            return removed + self._did(step)
+
+        return run
+
+    def _clauses(self, *clauses: SweepClause) -> Callable[[], Awaitable[int]]:
+        async def run() -> int:
+            removed = 0
+            for clause in clauses:
+                step = await self._sweeper.sweep(clause)
+                if step.deleted and clause.target is SweepTarget.KEYS and clause.max_count is not None:
+                    self._tell_of_keys(step.deleted)
+                removed += self._did(step)
             return removed
 
         return run
 
-    def _tidier(self, tidy: Tidy) -> Callable[[], Awaitable[int]]:
+    def _tell_of_keys(self, freed: int) -> None:
+        sentence = (
+            f"{freed} keys of completed jobs were freed before their result_ttl ended, because more than "
+            f"retention.keys = {self._settings.keys} outlive the records of their jobs; their jobs can be enqueued "
+            "again"
+        )
+        self._observers.alert(Alert.KEYS_FREED, "", sentence)
+
+    def _days(self, tidy: Tidy) -> Callable[[], Awaitable[int]]:
         async def run() -> int:
-            gone = await tidy(self._clauses, self._clock.stamp())
-            return sum(self._tell(place, count) for place, count in gone.items())
+            situation = self._situation
+            clauses = [] if situation is None else [
+                clause for state in ENDED if state in self._allowed
+                if (clause := _day_clause(situation.bounds[state], situation)) is not None
+            ]  # fmt: skip
+            gone = await tidy(clauses, self._clock.stamp())
+            for target, count in gone.items():
+                if count:
+                    self._observers.tell(Event(EventKind.SWEPT, detail=f"{count} from {target.value}", count=count))
+            return sum(self._did(Step(target=target.value, deleted=count)) for target, count in gone.items())
 
         return run
 
-    def _tell(self, place: Place, removed: int) -> int:
-        if removed:
-            detail = f"{removed} from {place.value}"
-            self._observers.tell(Event(EventKind.SWEPT, detail=detail, count=removed))
-        return removed
+    def _did(self, step: Step) -> int:
+        if step.deleted:
+            self._done.append(step)
+        return step.deleted
+
+    async def _note(self) -> None:
+        """Log what this run deleted, and that all was in order."""
+        if self._situation is None or self._sweeper.papers is None:
+            return
+        try:
+            await self._witness(self._situation, self._sweeper.papers)
+            if self._done:
+                await self._log(self._situation, self._sweeper.papers)
+        except (Unavailable, ConfigError) as error:
+            log.warning("what retention did could not be noted: %s", error)
+
+    async def _witness(self, situation: Situation, papers: Papers) -> None:
+        """Remember that all was in order. If the clock is odd, it takes all states to say so: one that has nothing old
+        is no witness for the others."""
+        last = situation.last
+        if not self._allowed or (self._allowed != set(ENDED) and self._sweeper.is_odd(situation)):
+            return
+        allowed = [situation.bounds[state] for state in self._allowed]
+        seen = witness(situation.now, allowed, last)
+        if last.ages != seen.ages or seen.at - last.at > min(_HOUR, self._gap // 4):
+            await papers.save_last(seen)
+
+    async def _log(self, situation: Situation, papers: Papers) -> None:
+        if (old := sum(step.deleted for step in self._done if step.retention is not None)) > _MANY:
+            sentence = f"{old:,} records were deleted in one run because of their age; see 'headrace janitor log'"
+            self._observers.alert(Alert.MANY_DELETED, "", sentence)
+        await papers.log(Run(at=situation.now, by=WORKERS, steps=tuple(self._done)), add_up=True)
+
+
+def _of(target: SweepTarget) -> SweepClause:
+    return SweepClause(target=target)
+
+
+def _ticks(settings: RetentionSettings) -> SweepClause:
+    keep = settings.ticks
+    age = None if keep.age is None else micros(keep.age)
+    return SweepClause(target=SweepTarget.TICKS, older_than=age, max_count=keep.count, max_bytes=keep.bytes)
+
+
+def _day_clause(bounds: Bounds, situation: Situation) -> SweepClause | None:
+    """What whole days may go by. They stay for an hour more than they must: until then, what was archived is as it was
+    when somebody looked."""
+    age = bounds.whole_days()
+    if age is not None and (ended_by := situation.ended_by.get(bounds.state)) is not None:
+        age = max(age, situation.now - ended_by + _HOUR)
+    return None if age is None else SweepClause(target=SweepTarget(bounds.state.value), older_than=age)
 
 
 class _Step:
@@ -167,14 +291,3 @@ class _Step:
             return True
         self.rest -= 1
         return False
-
-
-def _clause(place: Place, keep: Keep, spare: int = 0) -> SweepClause:
-    """With a count of 0 nothing is kept, not even what is spared otherwise."""
-    return SweepClause(
-        place=place,
-        older_than=micros(keep.age),
-        max_count=keep.count,
-        max_bytes=keep.bytes,
-        spare=spare if keep.count else 0,
-    )

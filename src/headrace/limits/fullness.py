@@ -27,6 +27,11 @@ class Fullness(Struct, frozen=True):
     def store_full(self) -> bool:
         return STORE in self.known
 
+    @property
+    def by_bytes(self) -> bool:
+        """Whether all of them are full because of a budget of bytes."""
+        return bool(self.known) and all(room.bytes for room in self.known.values())
+
     def full(self, queues: Sequence[str]) -> list[str]:
         """Which of these queues are full, and the store if it is; empty: not known."""
         return [name for name in (STORE, *queues) if name in self.known]

@@ -96,7 +96,7 @@ def _advice(job: NewJob, fullness: Fullness) -> str:
     wishes = [] if job.when_full == "block" else ["when_full='block'"]
     wishes += [] if job.overflow is not None or fullness.store_full else ["overflow=…"]
     said = f", enqueue with {' or '.join(wishes)}" if wishes else ""
-    return f"Try again later{said}, start workers, or raise the depth"
+    return f"Try again later{said}, start workers, or raise {'the budget' if fullness.by_bytes else 'the depth'}"
 
 
 class Gate:

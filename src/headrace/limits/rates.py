@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from headrace.core.durations import micros, spell_exactly
-from headrace.core.names import check_name
+from headrace.core.names import check_name, refuse_unknown
 from headrace.errors import ConfigError
 from headrace.seam.policy import Policy, Rate
 from headrace.text import shown
@@ -98,8 +98,7 @@ def _roundest(numbers: range) -> int:
 
 def check_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
     """Rules as a policy keeps them. Raises ``ConfigError``."""
-    if unknown := rules.keys() - set(RULES):
-        raise ConfigError(f"unknown rule {sorted(unknown)[0]!r}; there are: {', '.join(RULES)}")
+    refuse_unknown(rules.keys(), RULES, "rule")
     return {
         name: copy(_WITHOUT.get(name)) if value is None else _CHECKS[name](value, name) for name, value in rules.items()
     }

@@ -3,6 +3,8 @@
 A cell is ``kind (1 byte) · CRC-32 (4 bytes) · body``. The kind says how the body was made, so a cell can be read
 whatever the settings are today; the checksum tells damage from nonsense. Only data is ever decoded, never code.
 
+A sealed cell (:mod:`headrace.payloads.keyring`) has a kind of its own, and another cell inside.
+
 A cell that begins with ``{`` is a bare JSON object, without a kind and a checksum: it was written where no envelope is
 at hand, as by a function in SQL. No kind is 123, the code of ``{``.
 """
@@ -13,7 +15,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import is_dataclass
 from struct import Struct
 from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin
@@ -21,7 +23,9 @@ from zlib import crc32
 
 import msgspec
 
-from headrace.errors import CodecError, ConfigError, PayloadError, PayloadTooLarge
+from headrace.errors import CodecError, ConfigError, PayloadError, PayloadTooLarge, SealError
+from headrace.payloads.section_sizes import SectionSizes
+from headrace.seam import references
 from headrace.text import shown
 
 if sys.version_info >= (3, 14):
@@ -32,7 +36,9 @@ else:
 T = TypeVar("T")
 
 RAW, JSON, MSGPACK = 0, 1, 2
+REFERENCE = references.KIND
 _ZSTD = 0x10
+SEALED = 0x20
 _HEAD = Struct(">BI")
 _BRACE = ord("{")
 _NAMES = {RAW: "raw bytes", JSON: "JSON", MSGPACK: "MessagePack"}
@@ -163,62 +169,88 @@ class RawSerde:
 
 
 class Envelope:
-    """Seals bodies into cells and opens cells, within size limits."""
+    """Wraps bodies into cells and unwraps cells, within size limits."""
 
-    def __init__(self, *, max_size: int, compress_over: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        max_size: int,
+        compress_over: int | None,
+        as_it_is: Collection[str] = (),
+        sizes: SectionSizes | None = None,
+    ) -> None:
         self.max_size = max_size
         self._compress_over = compress_over
-        self._null = self.seal(b"null", JSON, "null")
+        self._as_it_is = frozenset(as_it_is)
+        """Sections that are never compressed."""
+        self._sizes = SectionSizes() if sizes is None else sizes
 
-    def seal(self, body: bytes, kind: int, what: str) -> bytes:
-        """A cell around ``body``; compressed when it is long and that pays."""
-        if len(body) > self.max_size:
+    def check_size(self, size: int, what: str) -> None:
+        """Raise ``PayloadTooLarge`` if a body of so many bytes would not be wrapped."""
+        if size > self.max_size:
             raise PayloadTooLarge(
-                f"{what}: expected at most {self.max_size} bytes, got {len(body)}; "
+                f"{what}: expected at most {self.max_size} bytes, got {size}; "
                 "keep large data elsewhere and pass a reference, or raise payloads.max_size"
             )
-        if self._compress_over is not None and len(body) > self._compress_over:
+
+    def wrap(self, body: bytes, kind: int, what: str, section: str = "parameters") -> bytes:
+        """A cell around ``body``; compressed when it is long and that pays. ``what`` is for people."""
+        raw = len(body)
+        self.check_size(raw, what)
+        if self._compress_over is not None and raw > self._compress_over and section not in self._as_it_is:
             packed = zstd.compress(body)
             if len(packed) < len(body) * _MIN_GAIN:
                 body = packed
                 kind |= _ZSTD
+        self._sizes.add(section, raw, len(body))
         return _HEAD.pack(kind, crc32(body)) + body
 
-    def open(self, cell: bytes, what: str) -> tuple[int, bytes]:
-        """The kind and the body of a cell."""
+    def unwrap(self, cell: bytes, section: str, job_id: bytes | None = None, tenant: str = "") -> tuple[int, bytes]:
+        """The kind and the body of a cell. Whose cell it is matters to those that are sealed: no id stands for the
+        template of a schedule, and a result is not bound to its tenant."""
         if len(cell) < _HEAD.size:
             if cell.startswith(b"{"):
-                return JSON, _bare(cell, what)
-            raise CodecError(f"{what}: expected an envelope of at least {_HEAD.size} bytes, got {len(cell)}")
+                return JSON, _bare(cell, section)
+            raise CodecError(f"{section}: expected an envelope of at least {_HEAD.size} bytes, got {len(cell)}")
         kind, checksum = _HEAD.unpack_from(cell)
         if kind == _BRACE:
-            return JSON, _bare(cell, what)
+            return JSON, _bare(cell, section)
         body = cell[_HEAD.size :]
         if crc32(body) != checksum:
-            raise CodecError(f"{what}: the checksum does not match; the stored bytes are damaged")
+            raise CodecError(f"{section}: the checksum does not match; the stored bytes are damaged")
         if kind & _ZSTD:
-            body = self._inflate(body, what)
+            body = self._inflate(body, section)
             kind &= ~_ZSTD
         if kind not in _NAMES:
-            raise CodecError(f"{what}: expected a known format, got kind {kind}; a newer version may have written it")
+            if kind == REFERENCE:
+                raise CodecError(
+                    f"{section}: expected the cell itself, got a reference to it; load it from the object store"
+                )
+            if kind == SEALED:
+                raise SealError(f"{section}: it is sealed, and this process has no keys; set payloads.sealing.keys")
+            raise CodecError(
+                f"{section}: expected a known format, got kind {kind}; a newer version may have written it"
+            )
         return kind, body
 
-    def decode(self, cell: bytes | None, serde: Serde[T], what: str) -> T:
+    def decode(
+        self, cell: bytes | None, serde: Serde[T], section: str, job_id: bytes | None = None, tenant: str = ""
+    ) -> T:
         """The value in a cell that ``serde`` wrote; no cell stands for JSON's null."""
-        kind, body = self.open(self._null if cell is None else cell, what)
+        kind, body = (JSON, b"null") if cell is None else self.unwrap(cell, section, job_id, tenant)
         if kind != serde.kind:
-            raise CodecError(f"{what}: expected {_NAMES[serde.kind]}, got {_NAMES[kind]}")
+            raise CodecError(f"{section}: expected {_NAMES[serde.kind]}, got {_NAMES[kind]}")
         try:
             return serde.decode(body)
         except Exception as error:
-            raise CodecError(f"{what}: {error}") from error
+            raise CodecError(f"{section}: {error}") from error
 
-    def readable(self, cell: bytes | None) -> Any:
+    def readable(self, cell: bytes | None, section: str, job_id: bytes | None = None, tenant: str = "") -> Any:
         """The value in a cell as plain data, for people; in angle brackets, why it cannot be shown."""
         if cell is None:
             return None
         try:
-            return msgspec.to_builtins(show(*self.open(cell, "cell")), str_keys=True)
+            return msgspec.to_builtins(show(*self.unwrap(cell, section, job_id, tenant)), str_keys=True)
         except (PayloadError, TypeError, ValueError) as error:
             return f"<{error}>"
 

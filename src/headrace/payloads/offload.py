@@ -22,15 +22,15 @@ def any_large(cells: Cells) -> bool:
     return False
 
 
-async def seal(envelope: Envelope, body: bytes, kind: int, what: str) -> bytes:
-    """``envelope.seal``, in a thread if the body is large."""
+async def wrap(envelope: Envelope, body: bytes, kind: int, what: str) -> bytes:
+    """``envelope.wrap``, in a thread if the body is large."""
     if len(body) <= LARGE:
-        return envelope.seal(body, kind, what)
-    return await asyncio.to_thread(envelope.seal, body, kind, what)
+        return envelope.wrap(body, kind, what)
+    return await asyncio.to_thread(envelope.wrap, body, kind, what)
 
 
-async def decode(envelope: Envelope, cell: bytes | None, serde: Serde[T], what: str) -> T:
-    """``envelope.decode``, in a thread if the cell is large."""
+async def decode_result(envelope: Envelope, cell: bytes | None, serde: Serde[T], job_id: bytes) -> T:
+    """The result of a job, decoded in a thread if the cell is large."""
     if cell is None or len(cell) <= LARGE:
-        return envelope.decode(cell, serde, what)
-    return await asyncio.to_thread(envelope.decode, cell, serde, what)
+        return envelope.decode(cell, serde, "result", job_id)
+    return await asyncio.to_thread(envelope.decode, cell, serde, "result", job_id)

@@ -1,1 +1,1 @@
-"""Schedules: how users write them, the calendar, plans, the planner, the ledger of ticks. Nothing here runs jobs."""
+"""Schedules: how users write them, the calendar, plans, the planner, the history of ticks. Nothing here runs jobs."""

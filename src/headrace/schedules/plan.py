@@ -14,7 +14,7 @@ from headrace.core.headers import SLOT
 from headrace.core.names import check_name
 from headrace.errors import ConfigError, HeadraceError
 from headrace.schedules.calendar import EveryRule, Rule
-from headrace.seam.records import Cells, JobId, Row
+from headrace.seam.records import Carried, Cells, JobId, Row, carried, carried_by_name
 from headrace.seam.ticks import NewTick, Overlap, Plan, Schedule
 from headrace.text import shown
 from headrace.types import SECTIONS
@@ -54,17 +54,14 @@ class Delivery(StrEnum):
     """A slot that is late is missed, and its job is never started twice."""
 
 
-class Template(Struct, frozen=True, omit_defaults=True):
+class Template(Carried, frozen=True, omit_defaults=True):
     """What all jobs of a schedule have in common."""
 
     task: str
     cells: Cells
     priority: int = 0
     expires: int | None = None
-    max_attempts: int | None = None
-    timeout: int | None = None
-    result_ttl: int | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
     group: str | None = None
 
     def __post_init__(self) -> None:
@@ -194,8 +191,10 @@ def tick(schedule: Schedule, definition: Definition, slot: int, due: int, now: i
     if at_most_once:
         expires = definition.grace if expires is None else min(expires, definition.grace)
     headers = {**template.headers, SCHEDULE: schedule.name, SLOT: f"{schedule.uid.hex()}:{slot}"}
+    options = carried_by_name(carried(template))
     if at_most_once:
         headers[DELIVERY] = Delivery.AT_MOST_ONCE.value
+        options["max_attempts"] = 1
     row = Row(
         id=job_id(schedule.uid, slot, due),
         queue=schedule.queue,
@@ -205,11 +204,9 @@ def tick(schedule: Schedule, definition: Definition, slot: int, due: int, now: i
         priority=template.priority,
         run_at=due,
         expires=None if expires is None else expires + max(0, due - now),
-        max_attempts=1 if at_most_once else template.max_attempts,
-        timeout=template.timeout,
-        result_ttl=template.result_ttl,
         headers=_ENCODER.encode(headers),
         group=_group(schedule) if definition.queued else template.group,
+        **options,
     )
     return NewTick(slot, due, row, overlap=definition.overlap)
 

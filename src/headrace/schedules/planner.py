@@ -16,6 +16,7 @@ from headrace.core.clock import Clock
 from headrace.core.config import PlannerSettings
 from headrace.core.durations import micros
 from headrace.core.events import Event, EventKind, Observers
+from headrace.core.upkeep import Upkeep
 from headrace.errors import ConfigError, Unavailable
 from headrace.schedules.plan import SHORTEST, Definition, make_plan, unpack
 from headrace.seam.instants import to_datetime
@@ -77,7 +78,7 @@ class Planner:
         self._beat = micros(settings.every)
         self._patience = 2 * self._beat
         self._ahead = micros(settings.ahead)
-        self._look = Look(settings.batch, settings.shard, settings.shards)
+        self._look = Look(settings.batch, settings.share, settings.shares)
         self._intervals = intervals or {}
         self._left: set[str] = set()
         """Schedules already logged as left to others."""
@@ -129,7 +130,7 @@ class Planner:
     async def plan_due(self) -> int | None:
         """Plan all that must be planned now; returns microseconds until the next schedule must be looked at."""
         next_in = await self._plan_share()
-        if self._look.shards > 1 and asyncio.get_running_loop().time() >= self._help_at:
+        if self._look.shares > 1 and asyncio.get_running_loop().time() >= self._help_at:
             self._help_at = asyncio.get_running_loop().time() + self._every
             await self._help_out()
         return next_in
@@ -145,11 +146,11 @@ class Planner:
                 for one in looked.schedules
                 if one.look_at is not None
                 and one.look_at < long_ago
-                and one.bucket % self._look.shards != self._look.shard
+                and one.bucket % self._look.shares != self._look.share
                 and not self._is_for_others(one, looked.now)
             ]
-            for share, count in sorted(Counter(one.bucket % self._look.shards for one in schedules).items()):
-                which = f"share {share} of {self._look.shards}"
+            for share, count in sorted(Counter(one.bucket % self._look.shares for one in schedules).items()):
+                which = f"share {share} of {self._look.shares}"
                 sentence = f"{which} has no planner; another worker plans its schedules: {count} or more had waited"
                 self._observers.alert(Alert.SHARE_UNATTENDED, which, sentence)
             if not schedules or not await self._plan_all(schedules, looked.now):
@@ -235,7 +236,7 @@ class Planner:
                 return any([await self._plan([schedule], [plan], now) for schedule, plan in each])
         told: Counter[str] = Counter()
         for schedule, plan, outcomes in zip(schedules, plans, answers, strict=True):
-            tell_ticks(self._observers, plan, outcomes or ())
+            tell_ticks(self._observers, plan, outcomes, now)
             warn_if_late(self._observers, schedule, plan, outcomes or (), now)
             told.update(outcome.value for outcome in outcomes or () if outcome is not None)
         log.debug("planned %d schedules; slots: %s", sum(one is not None for one in answers), dict(told))
@@ -288,16 +289,29 @@ class Planner:
             self._observers.alert(Alert.PLANNER_BEHIND, "", sentence)
 
 
-def tell_ticks(observers: Observers, plan: Plan, outcomes: Sequence[TickOutcome | None]) -> None:
-    """Report slots that were planned."""
+Outcomes = Sequence[TickOutcome | None] | None
+"""Of the ticks of a plan; None: somebody else had carried it out."""
+
+
+def tell_ticks(observers: Observers, plan: Plan, outcomes: Outcomes, now: int | None) -> None:
+    """Report slots that were planned. Without ``now``, none counts as late: somebody asked for slots of the past."""
+    if observers.meter is not None:
+        _count(observers.meter.upkeep, plan, outcomes, now)
     if not observers:
         return
-    for tick, outcome in zip(plan.ticks, outcomes, strict=False):
+    for tick, outcome in zip(plan.ticks, outcomes or (), strict=False):
         if outcome is not None:
             job = tick.row if outcome is TickOutcome.FIRED else None
             name = (b"", "", "") if job is None else (job.id, job.queue, job.task)
             detail = f"{plan.name} {_named(tick)}"
             observers.tell(Event(_KINDS[outcome], *name, detail=detail, count=tick.count))
+
+
+def _count(upkeep: Upkeep, plan: Plan, outcomes: Outcomes, now: int | None) -> None:
+    """Slots by what came of them. Late: it fires, but was planned after its instant. Duplicate: planned before."""
+    for tick, outcome in zip(plan.ticks, [None] * len(plan.ticks) if outcomes is None else outcomes, strict=False):
+        late = outcome is TickOutcome.FIRED and now is not None and now > tick.run_at
+        upkeep.ticked(plan.name, "late" if late else "duplicate" if outcome is None else outcome.value, tick.count)
 
 
 def warn_if_late(
@@ -307,7 +321,8 @@ def warn_if_late(
     for tick, outcome in zip(plan.ticks, outcomes, strict=False):
         late = now - tick.run_at
         if outcome is TickOutcome.MISSED:
-            what = f"{_named(tick)} was missed: nobody planned it in time"
+            one = tick.count == 1
+            what = f"{_named(tick)} {'was' if one else 'were'} missed: nobody planned {'it' if one else 'them'} in time"
         elif outcome is not None and late >= 2 * SHORTEST and late > 2 * _gap(schedule, tick.slot):
             what = f"{_named(tick)} was planned {late / 1e6:.0f} s after its instant"
         else:

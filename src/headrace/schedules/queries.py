@@ -17,7 +17,7 @@ from headrace.core.view import View
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.payloads.pack import Packer
 from headrace.schedules.plan import Definition, run_at, unpack
-from headrace.schedules.spec import ScheduleInfo, TickInfo, schedule_info, tick_info, unreadable_info
+from headrace.schedules.spec import ScheduleInfo, TickInfo, aware, schedule_info, tick_info, unreadable_info
 from headrace.seam.instants import from_datetime, to_datetime
 from headrace.seam.protocol import Backend, TickStore
 from headrace.seam.records import JobId
@@ -150,7 +150,7 @@ class ScheduleQueries:
         limit: int = 100,
     ) -> Sequence[ScheduleHealth]:
         """How schedules fared in the ``period`` until now, and which of their jobs ran longer than ``slow``: of those
-        named, or of the first ``limit`` after ``after``, by name. It reaches back as far as the ledger does. Raises
+        named, or of the first ``limit`` after ``after``, by name. It reaches back as far as its history does. Raises
         ``ScheduleNotFound``.
 
         For each schedule it reads the slots of the period, 500 at a time and 10,000 at most, and the jobs whose end is
@@ -309,10 +309,3 @@ def slots(definition: Definition, slot: int | None, last: int | None = None) -> 
     while slot is not None and (last is None or slot <= last):
         yield slot
         slot = definition.following(slot)
-
-
-def aware(given: object, what: str) -> int:
-    """The instant that a datetime names. Raises ``ConfigError``."""
-    if not isinstance(given, datetime) or given.utcoffset() is None:
-        raise ConfigError(f"{what}: expected a datetime with a time zone, got {shown(given)}")
-    return from_datetime(given)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from binascii import crc32
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Unpack
@@ -15,16 +16,17 @@ from msgspec.structs import replace
 from headrace.core.durations import micros
 from headrace.core.names import check_name
 from headrace.errors import ConfigError, ScheduleNotFound, Unavailable
+from headrace.schedules.backfill import Stretch, split
 from headrace.schedules.calendar import EveryRule
-from headrace.schedules.missed_slots import Stretch, split
 from headrace.schedules.plan import Definition, look_at, make_plan, tick, unpack
 from headrace.schedules.planner import tell_ticks, warn_if_late
-from headrace.schedules.queries import ScheduleQueries, aware, slots
+from headrace.schedules.queries import ScheduleQueries, slots
 from headrace.schedules.spec import (
     Cron,
     Every,
     ScheduleChanges,
     ScheduleInfo,
+    aware,
     changed,
     check_job,
     define,
@@ -46,6 +48,8 @@ _MOST_PLANS = 10_000
 """Plans that one call may need until a schedule has caught up; each deals with many slots."""
 _PAGE = 100
 _LONG_PAGE = 1_000
+_MANY = 500
+"""Schedules that are put in one step."""
 _MOST_BACKFILLED = 100_000
 
 
@@ -74,10 +78,7 @@ class Schedules(ScheduleQueries):
     async def put(self, spec: Every | Cron) -> ScheduleInfo:
         """Create a schedule, or give the one of that name a new definition. The rest stays: how far it is planned, its
         runs, its phase, and whether it is enabled."""
-        if not isinstance(spec, Every | Cron):
-            raise ConfigError(f"expected Every(…) or Cron(…), got {shown(spec)}")
-        row = self._owner.client.packer.pack(check_job(spec.job))
-        name = check_name(row.task if spec.name is None else spec.name, "name")
+        name, row = self._checked(spec)
         ticks = await self._ticks()
         for _ in range(_TRIES):
             now, known = await self._caught_up(ticks, name)
@@ -87,6 +88,67 @@ class Schedules(ScheduleQueries):
             if await self._save(ticks, wanted, known, now):
                 return await self.get(name)
         raise self._contended(name)
+
+    async def put_many(self, specs: Iterable[Every | Cron]) -> Sequence[ScheduleInfo]:
+        """Put many schedules, as ``put`` does each, in a few trips for five hundred of them. All are checked before the
+        first is stored. Returns them in order."""
+        named = [(spec, *self._checked(spec)) for spec in specs]
+        twice = next((name for name, times in Counter(name for _, name, _ in named).items() if times > 1), None)
+        if twice is not None:
+            raise ConfigError(f"expected each name once, got {shown(twice)} several times")
+        ticks = await self._ticks()
+        found: list[ScheduleInfo] = []
+        for start in range(0, len(named), _MANY):
+            page = named[start : start + _MANY]
+            done = await self._put_page(ticks, page)
+            for spec, name, _ in page:
+                if name not in done:  # it is overdue, or others change it at the same time
+                    await self.put(spec)
+            names = [name for _, name, _ in page]
+            stored = {one.name: one for one in await ticks.find(ScheduleSelector(names=names), None, len(names))}
+            found += [self._info(stored[name]) if name in stored else await self.get(name) for name in names]
+        return found
+
+    async def _put_page(self, ticks: TickStore, page: Sequence[tuple[Every | Cron, str, Row]]) -> set[str]:
+        """Put schedules in one step, without those that must catch up first. Returns what is as it should be."""
+        now = await self._now()
+        names = [name for _, name, _ in page]
+        stored = {one.name: one for one in await ticks.find(ScheduleSelector(names=names), None, len(names))}
+        done: set[str] = set()
+        saves: list[Save] = []
+        for spec, name, row in page:
+            known = stored.get(name)
+            if known is not None and known.enabled and known.look_at is not None and known.look_at <= now:
+                continue
+            wanted = self._wanted(spec, row, name, known, now)
+            if known is not None and replace(wanted, look_at=known.look_at) == known:
+                done.add(name)
+            else:
+                saves.append(Save(wanted, 0 if known is None else known.version))
+        answers = await ticks.save(saves, self._stamp()) if saves else []
+        saved = [save for save, was_saved in zip(saves, answers, strict=True) if was_saved]
+        for save in saved:
+            log.info("schedule %s: %s", shown(save.schedule.name), "changed" if save.expect else "made")
+        plans = [plan for save in saved if (plan := self._first_plan(save, now)) is not None]
+        for plan, outcomes in zip(plans, await ticks.plan(plans, self._stamp()) if plans else [], strict=True):
+            tell_ticks(self._owner.client.observers, plan, outcomes, now)
+        return done | {save.schedule.name for save in saved}
+
+    def _first_plan(self, save: Save, now: int) -> Plan | None:
+        """What a schedule that was saved does before a planner may wake, if anything."""
+        wanted = save.schedule
+        definition = unpack(wanted.definition)
+        due = wanted.enabled and wanted.look_at is not None and wanted.look_at <= now
+        if not due or definition.dynamic_interval:
+            return None
+        return make_plan(replace(wanted, version=save.expect + 1), definition, now, self._ahead)
+
+    def _checked(self, spec: Every | Cron) -> tuple[str, Row]:
+        """The name of a schedule and the row of its jobs. Raises before anything is stored."""
+        if not isinstance(spec, Every | Cron):
+            raise ConfigError(f"expected Every(…) or Cron(…), got {shown(spec)}")
+        row = self._owner.client.packer.pack_template(check_job(spec.job))
+        return check_name(row.task if spec.name is None else spec.name, "name"), row
 
     def _wanted(self, spec: Every | Cron, row: Row, name: str, known: Schedule | None, now: int) -> Schedule:
         dynamic = name in self._dynamic
@@ -227,7 +289,7 @@ class Schedules(ScheduleQueries):
         return dropped
 
     async def _cancel_pending(self, ticks: TickStore, uid: bytes) -> None:
-        """Cancel the waiting jobs of all slots in the ledger."""
+        """Cancel the waiting jobs of all slots in its history."""
         before: int | None = None
         waiting = frozenset((JobState.AVAILABLE,))
         while page := await ticks.history(uid, before, _LONG_PAGE):
@@ -297,11 +359,12 @@ class Schedules(ScheduleQueries):
         return count
 
     def _check_reach(self, known: Schedule, first: int, now: int) -> None:
-        """Slots that are no longer in the ledger could fire twice."""
-        oldest = now - micros(self._owner.client.settings.retention.ticks.age)
+        """Slots that are no longer in the history could fire twice."""
+        age = self._owner.client.settings.retention.ticks.age
+        oldest = known.created_at if age is None else now - micros(age)
         if max(first, known.created_at) < oldest:
             reach = to_datetime(oldest).isoformat(timespec="seconds")
-            raise ConfigError(f"since: expected an instant after {reach}: the ledger does not reach back further")
+            raise ConfigError(f"since: expected an instant after {reach}: its history does not reach back further")
 
     async def _dealt_with(
         self, ticks: TickStore, uid: bytes, first: int, last: int
@@ -340,14 +403,14 @@ class Schedules(ScheduleQueries):
             plan = make_plan(known, definition, now, self._ahead)
             if not plan.ticks:
                 return now, known
-            outcomes = await self._plan(ticks, plan)
+            outcomes = await self._plan(ticks, plan, now)
             warn_if_late(self._owner.client.observers, known, plan, outcomes or (), now)
         raise self._contended(name)
 
-    async def _plan(self, ticks: TickStore, plan: Plan) -> Sequence[TickOutcome | None] | None:
+    async def _plan(self, ticks: TickStore, plan: Plan, now: int | None = None) -> Sequence[TickOutcome | None] | None:
         """Have the store carry out a plan, and report what it did; None: nothing."""
         [outcomes] = await ticks.plan([plan], self._stamp())
-        tell_ticks(self._owner.client.observers, plan, outcomes or ())
+        tell_ticks(self._owner.client.observers, plan, outcomes, now)
         return outcomes
 
     async def _known_and_caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule]:
@@ -361,10 +424,9 @@ class Schedules(ScheduleQueries):
         if saved:
             what = "made" if known is None else "changed" if known.enabled else "enabled"
             log.info("schedule %s: %s", shown(wanted.name), what)
-        due = wanted.enabled and wanted.look_at is not None and wanted.look_at <= now
-        definition = unpack(wanted.definition)
-        if saved and due and not definition.dynamic_interval:
-            await self._plan(ticks, make_plan(replace(wanted, version=expect + 1), definition, now, self._ahead))
+        plan = self._first_plan(Save(wanted, expect), now)
+        if saved and plan is not None:
+            await self._plan(ticks, plan, now)
         return saved
 
     def _contended(self, name: str) -> Unavailable:

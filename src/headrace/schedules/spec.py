@@ -11,6 +11,7 @@ from msgspec import Struct, StructMeta
 
 from headrace.core.durations import micros, spell_exactly
 from headrace.core.headers import read_headers
+from headrace.core.names import refuse_unknown
 from headrace.core.numbers import check_whole
 from headrace.core.view import View
 from headrace.errors import ConfigError, InvalidJob
@@ -35,9 +36,8 @@ else:
         """Refuses unknown options like everything else; type checkers know the valid ones."""
 
         def __call__(cls, *args: Any, **options: Any) -> Any:
-            if unknown := options.keys() - {*cls.__struct_fields__}:
-                known = sorted({*cls.__struct_fields__} - {"interval", "expression", "job"})
-                raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; there are: {', '.join(known)}")
+            positional = {"interval", "expression", "job"} & {*cls.__struct_fields__}
+            refuse_unknown(options.keys() - positional, sorted({*cls.__struct_fields__} - positional))
             return super().__call__(*args, **options)
 
 
@@ -68,6 +68,37 @@ class ScheduleOptions(Struct, frozen=True, kw_only=True, metaclass=_Options):
     """The schedule ends after this many slots have fired."""
     plan_priority: int = 0
     """When many schedules are behind, those with a lower number are planned first."""
+
+
+class Every(ScheduleOptions, frozen=True):
+    """A job at equal intervals.
+
+    >>> from headrace import App, Every
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def check(site: str) -> None: ...
+    >>> Every("30s", check.job("example.org"), name="check example.org").interval
+    '30s'
+    """
+
+    interval: Duration
+    job: NewJob
+
+
+class Cron(ScheduleOptions, frozen=True):
+    """A job by the clock: minute, hour, day, month and weekday (six fields: seconds first), or ``@daily`` and its like.
+
+    >>> from headrace import App, Cron
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def report() -> None: ...
+    >>> Cron("0 6 * * MON-FRI", report.job(), tz="Europe/Madrid").tz
+    'Europe/Madrid'
+    """
+
+    expression: str
+    job: NewJob
+    tz: str = "UTC"
 
 
 class SharedOptions(TypedDict, total=False):
@@ -106,49 +137,16 @@ class ScheduleChanges(SharedOptions, total=False):
     dynamic_interval: bool
 
 
-class Every(ScheduleOptions, frozen=True):
-    """A job at equal intervals.
-
-    >>> from headrace import App, Every
-    >>> app = App("memory://")
-    >>> @app.task
-    ... def check(site: str) -> None: ...
-    >>> Every("30s", check.job("example.org"), name="check example.org").interval
-    '30s'
-    """
-
-    interval: Duration
-    job: NewJob
-
-
-class Cron(ScheduleOptions, frozen=True):
-    """A job by the clock: minute, hour, day, month and weekday (six fields: seconds first), or ``@daily`` and its like.
-
-    >>> from headrace import App, Cron
-    >>> app = App("memory://")
-    >>> @app.task
-    ... def report() -> None: ...
-    >>> Cron("0 6 * * MON-FRI", report.job(), tz="Europe/Madrid").tz
-    'Europe/Madrid'
-    """
-
-    expression: str
-    job: NewJob
-    tz: str = "UTC"
-
-
 class ScheduleInfo(View, frozen=True, kw_only=True):
     """A stored schedule.
 
-    >>> import asyncio
-    >>> from headrace import App, Cron
+    >>> from headrace import App, Cron, SyncApp
     >>> app = App("memory://")
     >>> @app.task(name="report")
     ... def report(region: str) -> None: ...
-    >>> async def main() -> ScheduleInfo:
-    ...     async with app:
-    ...         return await app.schedules.put(Cron("0 6 * * *", report.job("north"), tz="Europe/Madrid"))
-    >>> info = asyncio.run(main())
+    >>> with SyncApp(app) as jobs:
+    ...     daily = Cron("0 6 * * *", report.job("north"), tz="Europe/Madrid")
+    ...     info = jobs.wait_for(app.schedules.put(daily))
     >>> info.name, info.rule, info.tz, info.args, info.enabled, info.runs
     ('report', '0 6 * * *', 'Europe/Madrid', {'region': 'north'}, True, 0)
     >>> info.to_dict()["misfire"]
@@ -196,18 +194,14 @@ class ScheduleInfo(View, frozen=True, kw_only=True):
 class TickInfo(View, frozen=True, kw_only=True):
     """What became of a slot.
 
-    >>> import asyncio
-    >>> from headrace import App, Every
+    >>> from headrace import App, Every, SyncApp
     >>> app = App("memory://")
     >>> @app.task(name="ping")
     ... def ping() -> None: ...
-    >>> async def main() -> TickInfo:
-    ...     async with app:
-    ...         await app.schedules.put(Every("1h", ping.job()))
-    ...         await app.schedules.run("ping")
-    ...         [tick] = await app.schedules.history("ping")
-    ...         return tick
-    >>> tick = asyncio.run(main())
+    >>> with SyncApp(app) as jobs:
+    ...     schedule = jobs.wait_for(app.schedules.put(Every("1h", ping.job())))
+    ...     job_id = jobs.wait_for(app.schedules.run("ping"))
+    ...     [tick] = jobs.wait_for(app.schedules.history("ping"))
     >>> tick.outcome, tick.state, tick.waited
     ('fired', 'available', None)
     """
@@ -216,7 +210,7 @@ class TickInfo(View, frozen=True, kw_only=True):
     run_at: datetime
     """With jitter."""
     planned_at: datetime
-    """When it was entered in the ledger."""
+    """When it was entered in the history."""
     outcome: str
     """``fired``, ``skipped`` (the job before was still alive) or ``missed`` (nobody planned it in time)."""
     count: int
@@ -294,13 +288,19 @@ def _one_of(kind: Any, given: object, what: str, *more: str) -> Any:
         raise ConfigError(f"{what}: expected one of {known}, got {shown(given)}") from None
 
 
-def _instant(given: object, what: str) -> int | None:
+def _instant(given: datetime | None, what: str) -> int | None:
     if given is None:
         return None
-    if not isinstance(given, datetime) or given.utcoffset() is None:
-        raise ConfigError(f"{what}: expected a datetime with a time zone, got {shown(given)}")
+    instant = aware(given, what)
     if not 1970 <= given.year < 2200:
         raise ConfigError(f"{what}: expected a date from 1970 to 2199, got {shown(given)}")
+    return instant
+
+
+def aware(given: object, what: str) -> int:
+    """The instant that a datetime names. Raises ``ConfigError``."""
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise ConfigError(f"{what}: expected a datetime with a time zone, got {shown(given)}")
     return from_datetime(given)
 
 
@@ -321,9 +321,7 @@ def spec_of(definition: Definition, plan_priority: int) -> Every | Cron:
 def changed(spec: Every | Cron, changes: Mapping[str, Any]) -> Every | Cron:
     """The same with changes: options, and ``every`` or ``cron`` and ``tz``. Raises ``ConfigError``."""
     options = {*ScheduleOptions.__struct_fields__} - {"name"}
-    known = options | {"every", "cron", "tz"}
-    if unknown := changes.keys() - known:
-        raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; there are: {', '.join(sorted(known))}")
+    refuse_unknown(changes.keys(), sorted(options | {"every", "cron", "tz", "dynamic_interval"}))
     if "every" in changes and changes.keys() & {"cron", "tz"}:
         raise ConfigError("expected every=, or cron= and tz=, got both")
     kept = {name: getattr(spec, name) for name in options} | {k: v for k, v in changes.items() if k in options}
@@ -371,7 +369,7 @@ def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope
         **_stored(schedule),
         **_options(definition),
         task=template.task,
-        args=envelope.readable(template.cells.get("parameters")),
+        args=envelope.readable(template.cells.get("parameters"), "parameters", None, schedule.tenant),
         priority=template.priority,
         rule=rule.expression if isinstance(rule, CronRule) else f"every {spell_exactly(rule.interval)}",
         tz=rule.zone if isinstance(rule, CronRule) else "",

@@ -1,4 +1,4 @@
-"""Notes for the ledger: what became of the jobs of slots."""
+"""Notes for the history of schedules: what became of the jobs of slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("headrace")
 
 _BATCH = 500
 _KEPT = 10_000
-"""Notes that wait while the store is away. Further ones are lost; the ledger then knows only the jobs."""
+"""Notes that wait while the store is away. Further ones are lost; the history then knows only the jobs."""
 
 
 def at_most_once(leased: Leased) -> bool:
@@ -42,6 +42,11 @@ def slot_of(leased: Leased) -> str:
     except (ValueError, OverflowError):
         return ""
     return f"{headers.get(SCHEDULE, '')} {slot.isoformat()}"
+
+
+def is_first_of_slot(leased: Leased) -> bool:
+    """Whether it is the first attempt at a job of a schedule."""
+    return not (leased.attempt or leased.lost) and _names(leased, SLOT)
 
 
 def _names(leased: Leased, header: str) -> bool:
@@ -71,11 +76,7 @@ class Notes:
         try:
             started = self._clock.now() - int(ran * 1e6)
             note = TickNote(
-                bytes.fromhex(uid),
-                int(slot),
-                settlement.state.value,
-                max(0, started - leased.run_at),
-                int(ran * 1e6),
+                bytes.fromhex(uid), int(slot), settlement.state.value, max(0, started - leased.run_at), int(ran * 1e6)
             )
         except ValueError:
             return

@@ -5,7 +5,9 @@ A stranger should be able to write a backend from this file, :mod:`headrace.seam
 
 * **One trip where it counts.** ``insert``, ``claim``, ``finish``, ``renew``, ``reap`` and ``fetch`` are one round trip
   for a batch of up to ``limits.max_batch``. More are needed only where a batch is unusually large (megabytes of
-  payload, thousands of queues or leases), where a job cannot be read, and where a store has several servers. ``alter``
+  payload, thousands of leases, hundreds of queues, groups or retries), where a job cannot be read, and where a store
+  has several servers. However large a batch is, no step of a store keeps others waiting for longer than about 50 ms:
+  what would take longer is cut into several steps, each of which takes effect by itself. ``alter``
   without names, ``scan``, ``stats`` and ``sweep`` are for people and for upkeep: they may take several trips, each of
   which looks at a bounded number of jobs.
 * **Atomic.** A row's effects (state, cells, key, result, counters, spawned rows, hint) happen together or not at all.
@@ -44,13 +46,24 @@ queue is not paused, and, if it has a group, it is *called* (see ``Backend.claim
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
 from headrace.seam import records as r
 from headrace.seam import ticks as t
+from headrace.seam.archive import ArchiveStore
+from headrace.seam.documents import DocumentStore
+from headrace.seam.events import Events
+from headrace.seam.journal import Journal
+from headrace.seam.parts import PartStore
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
+from headrace.seam.references import ReferenceStore
+from headrace.seam.tables import TableStore
+from headrace.seam.tracks import TrackStore
+from headrace.seam.transfers import TransferStore
+from headrace.seam.usage import KeepReserve, MeasureUsage
+from headrace.seam.windows import WindowStore
 from headrace.types import JobState
 
 
@@ -79,7 +92,7 @@ class FinishAndClaim(Protocol):
 class Tidy(Protocol):
     """Upkeep that a store needs besides sweeps, such as a partition for the jobs of days to come."""
 
-    async def __call__(self, clauses: Sequence[r.SweepClause], at: r.Stamp = None) -> Mapping[r.Place, int]:
+    async def __call__(self, clauses: Sequence[r.SweepClause], at: r.Stamp = None) -> Mapping[r.SweepTarget, int]:
         """Do what is due, unless another process is doing it or did it lately. Every worker calls this on every beat.
 
         ``clauses`` are the ones that are swept. Where a whole day of jobs is past one of them, the day is dropped here.
@@ -115,9 +128,21 @@ class AsyncJoined(Protocol):
     async def complete(self, settlement: r.Settlement) -> bool:
         """See :class:`Joined`."""
 
+    async def positions(self, source: str) -> dict[str, int]:
+        """How far a source outside has been read: for each of its parts, what is to be read next."""
+
+    async def advance(self, source: str, steps: Sequence[r.Step]) -> bool:
+        """Move positions of a source, each once. False: one of them is not where it was ``seen``, because another
+        reader has moved it; the caller has to roll back. Of two readers that move one position at the same time, the
+        second waits until the first commits or rolls back."""
+
 
 class Transactions(Protocol):
     """Jobs in transactions that are not the store's own. Works on a backend that is not open."""
+
+    def begin(self) -> AbstractAsyncContextManager[AsyncJoined]:
+        """A transaction on a connection of the store's own, which has to be open. It commits at the end of the block,
+        and rolls back if that raises; errors are told as those of the ten operations are."""
 
     def join(self, connection: object) -> Joined | AsyncJoined:
         """Join the transaction that the connection is in when ``insert`` or ``complete`` is called. No state of it is
@@ -130,10 +155,10 @@ class Transactions(Protocol):
 
 
 class TickStore(Protocol):
-    """Schedules, and the ledger of their ticks. What holds for the ten operations holds here too.
+    """Schedules, and the history of their ticks. What holds for the ten operations holds here too.
 
     Planners need no leader. A planner that changes a schedule names the version that it has read, and of several
-    planners one succeeds. A slot is on the ledger once, and its job is stored in the same atomic step: neither is ever
+    planners one succeeds. A slot is in the history once, and its job is stored in the same atomic step: neither is ever
     there without the other.
     """
 
@@ -178,7 +203,7 @@ class TickStore(Protocol):
         """Ticks of a schedule, latest slot first; with ``before``, only those of earlier slots."""
 
     async def note(self, batch: Sequence[t.TickNote], at: r.Stamp = None) -> None:
-        """Keep with ticks how their jobs ended. Ticks that are not on the ledger are ignored."""
+        """Keep with ticks how their jobs ended. Ticks that are not in the history are ignored."""
 
 
 class PolicyStore(Protocol):
@@ -240,6 +265,47 @@ class Backend(Protocol):
         """Capability: policies and pauses of queues. None: there are neither. Groups work all the same."""
 
     @property
+    def references(self) -> ReferenceStore | None:
+        """Capability: jobs are found by the objects that their cells refer to. None: no cell may be a reference."""
+
+    @property
+    def documents(self) -> DocumentStore | None:
+        """Capability: documents of the core's own. None: rules of retention cannot be kept, nor what it did."""
+
+    @property
+    def archive(self) -> ArchiveStore | None:
+        """Capability: ended jobs are read in the order of their ends. None: they cannot be archived, nor kept for
+        different times by queue and task."""
+
+    @property
+    def tracks(self) -> TrackStore | None:
+        """Capability: the sheets of trackers. None: there can be no trackers."""
+
+    @property
+    def windows(self) -> WindowStore | None:
+        """Capability: windows of queues on another server. None: the store gives out its jobs itself."""
+
+    @property
+    def transfers(self) -> TransferStore | None:
+        """Capability: whole jobs are given away and taken in. None: no store can be moved to or from here."""
+
+    @property
+    def tables(self) -> TableStore | None:
+        """Capability: tables of the user's own in the same database. None: there is no SQL."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """Capability: a journal of what operators did; see :mod:`headrace.seam.journal`. None: nothing is noted."""
+
+    @property
+    def parts(self) -> PartStore | None:
+        """Capability: parts that jobs send ahead of their result; see :mod:`headrace.seam.parts`. None: they cannot."""
+
+    @property
+    def events(self) -> Events | None:
+        """Capability: events across processes; see :mod:`headrace.seam.events`. None: nobody hears of others."""
+
+    @property
     def hints(self) -> Hints | None:
         """Capability: hints. None: the core polls."""
 
@@ -250,6 +316,21 @@ class Backend(Protocol):
     @property
     def tidy(self) -> Tidy | None:
         """Capability: upkeep of the store's own. None: it needs none."""
+
+    @property
+    def usage(self) -> MeasureUsage | None:
+        """Capability: how many bytes it takes up. None: it cannot tell, so it has no budget."""
+
+    @property
+    def reserve(self) -> KeepReserve | None:
+        """Capability: it keeps room aside. None: it needs none, or takes care of that by itself."""
+
+    @property
+    def blocking(self) -> Callable[[float], Backend] | None:
+        """Capability: makes another, unopened backend on the same store, for callers without an event loop. Whatever
+        its calls wait for, they block the thread meanwhile, for that many seconds at most: a coroutine of it runs to
+        its end in one step. So the same code serves both kinds of callers. It belongs to one thread at a time, and has
+        no hints. None: such callers need a loop in the background."""
 
     def sibling(self) -> Backend:
         """A second, unopened backend on the same store. It shares no connection with this one.
@@ -288,8 +369,19 @@ class Backend(Protocol):
         * COMPLETED and still held, but its record is gone: DUPLICATE, with its id, the state COMPLETED and attempt 0.
         * otherwise the key is free and this row takes it: NEW.
 
-        Of two rows of one batch with the same key, the second is a duplicate of the first. Of any number of concurrent
-        inserts of one key, exactly one is NEW.
+        ``row.key_until`` may free the key earlier. ENDED: a COMPLETED job does not keep it, held or not. STARTED: nor
+        does a RUNNING one. A job that has lost its key like that goes on without it: its end does not touch the key,
+        and if it waits again, it may do so beside the new job. Its result stays held.
+
+        ``row.replaces`` changes a waiting job instead of dropping the row. If the live job that keeps the row out is
+        AVAILABLE or PAUSED, and has the row's task and tenant, it takes on what ``replaces`` names, in the same step:
+        REPLACED, with its id, state and attempt. CELLS: its cells become the row's, and it has no others. TIME: its
+        ``run_at`` and its expiry become those of the row, and it is ordered as after a ``Reschedule``. Everything else
+        stays as it is. A job that runs or has ended is never changed, nor is one of another task or tenant: DUPLICATE,
+        or DONE. The row's own id is not stored, so an insert that is repeated replaces again.
+
+        Of two rows of one batch with the same key, the second is a duplicate of the first, or replaces what it stored.
+        Of any number of concurrent inserts of one key, exactly one is NEW.
 
         A row that would be NEW is FULL, and not stored, while its queue has as many waiting jobs (AVAILABLE or PAUSED)
         as the policy's ``depth`` allows, or all queues together have as many as the depth of
@@ -343,7 +435,8 @@ class Backend(Protocol):
         **Cost.** The cost of a claim depends on ``limit`` and, at most, on the number of queues named. It does not
         depend on how many jobs wait, are delayed, run or have ended, how many priorities they have, or how many queues
         there are. Priorities are an order, not levels: a million jobs of 60,000 priorities cost as much as a million
-        jobs of one.
+        jobs of one. A claim that would have to look at very many queues or tenants stops early; ``next_in`` is then 0,
+        or a few milliseconds. The claims that follow look at the others first, if the names are rotated.
 
         **Last chances.** A job that ``lost_below`` passes over is to be claimed by a holder that holds nothing else.
         Among the holders that claim from a queue, one at a time is *chosen* to become that holder, or to have another
@@ -380,7 +473,8 @@ class Backend(Protocol):
            nothing, falls asleep until that ends.
         4. **Take.** The visit takes the tenant's first claimable jobs by ``(priority, run_at, id)``; with ``ageing``,
            by ``(run_at + priority * ageing, id)``, where a store may look at the first 1,000 priorities only. It leaves
-           out tasks that are paused or whose rate allows nothing. The count rises by what was taken.
+           out tasks that are paused or whose rate allows nothing. The count rises by what was taken. If a tenant has
+           jobs of more than 1,000 tasks, a store may look at 1,000 of them, each time others.
         5. **Rest.** A tenant with no eligible job left falls asleep: until its next job is due and the task of that job
            may run, or for good if there is none.
 
@@ -406,8 +500,9 @@ class Backend(Protocol):
         Fenced off means that nothing changed, spawned rows included. A settlement that is repeated although the first
         try succeeded is fenced off too, as the lease is gone; the core does not take that for a loss.
 
-        A batch with a state that is not in :data:`~headrace.seam.records.SETTLED` raises ``ValueError``, and none of it
-        is stored. The same holds for ``finish_and_claim``.
+        A batch with a state that is not in :data:`~headrace.seam.records.SETTLED`, or with a settlement that spawns too
+        much (:func:`~headrace.seam.records.overspawned`), raises ``ValueError``, and none of it is stored. The same
+        holds for ``finish_and_claim``.
 
         A cancellation that was requested meanwhile wins over AVAILABLE and PAUSED, which become CANCELLED (reason
         ``cancelled``), and loses against the terminal states. If a plan was the first to request it, the reason is
@@ -415,8 +510,8 @@ class Backend(Protocol):
 
         COMPLETED with ``result_ttl`` > 0 holds result and key for that long; with 0 the key is free at once. The key is
         held whatever a sweep does to the record. A key whose record is gone *outlives* its job, until its time has come
-        or a sweep of ``Place.KEYS`` takes it. It is as taken as any other for inserts, moves and requeues, but names no
-        job any more: ``fetch`` and ``alter`` do not know it. CANCELLED and FAILED free the key at once.
+        or a sweep of ``SweepTarget.KEYS`` takes it. It is as taken as any other for inserts, moves and requeues, but
+        names no job any more: ``fetch`` and ``alter`` do not know it. CANCELLED and FAILED free the key at once.
 
         ``queue`` moves the job and its key to another queue. If the key is taken there, the job goes without it.
         Spawned rows are inserted after all settlements of the batch, so a job that frees its key may spawn its
@@ -430,6 +525,9 @@ class Backend(Protocol):
         One call per heartbeat for a whole process. A lease that has expired but was not reaped is renewed all the same.
         Leases that are not this holder's at this epoch are answered in ``lost``, as they were named, and stay as they
         are. A beat waits for nobody: a lease that another transaction holds is answered in ``busy``.
+
+        What ``progress`` names for a lease that is renewed is kept with that lease, and replaces what was kept before.
+        It goes when the lease ends. Like a hint, it may be lost when the store crashes.
 
         The store remembers when the holder last beat, and since when it has been *steady*: since its first beat, or
         since the last one that came more than ``gap`` after the one before. The clock is read when the beat is carried
@@ -497,7 +595,7 @@ class Backend(Protocol):
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest.
 
-        With ``queues``: only these, and the workers that claim from one of them, without ``places`` and
+        With ``queues``: only these, and the workers that claim from one of them, without ``kept`` and
         ``store_bytes``. The cost depends on these queues and workers, not on how many other queues there are.
         """
 
@@ -506,7 +604,8 @@ class Backend(Protocol):
 
         Only ended jobs, expired results, keys that outlive their jobs, ticks, and the counts of tenants without jobs
         are removed; never a live job, a schedule or a rule. A sweep of COMPLETED removes records and results, and
-        leaves the keys that are still held. A store may leave whole days to ``tidy``, for a day longer.
+        leaves the keys that are still held. A store may leave whole days to ``tidy``, for a day longer, unless the
+        clause names its jobs.
 
         ``dry_run`` removes nothing, and answers with what the same call would have removed.
         """

@@ -12,9 +12,10 @@ Conventions, the same on every backend:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import StrEnum
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum, StrEnum
+from operator import attrgetter
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -32,7 +33,46 @@ CORRUPT = "corrupt"
 """The reason of a FAILED job that the store could not read."""
 
 
-class Row(Struct, frozen=True, gc=False):
+class Carried(Struct, frozen=True, kw_only=True, gc=False):
+    """Options that a store keeps with a job and returns as they came: it decides nothing by them. Each is an int, a str
+    or None."""
+
+    max_attempts: int | None = None
+    timeout: int | None = None
+    result_ttl: int | None = None
+
+
+CARRIED = Carried.__struct_fields__
+CarriedValues = tuple[int | None, int | None, int | None]
+carried: Callable[[Carried | Leased | Record], CarriedValues] = attrgetter(*CARRIED)
+
+
+def carried_by_name(values: CarriedValues) -> dict[str, Any]:
+    """Values of ``carried`` as arguments by name."""
+    return dict(zip(CARRIED, values, strict=True))
+
+
+class KeyUntil(IntEnum):
+    """Until when a key is taken, as a new row sees it; see ``Backend.insert``."""
+
+    KEPT = 0
+    """The job lives, or has completed and is still held."""
+    ENDED = 1
+    """The job lives."""
+    STARTED = 2
+    """The job waits."""
+
+
+class Replaces(IntEnum):
+    """What a new row replaces of the waiting job that has its key; see ``Backend.insert``."""
+
+    NOTHING = 0
+    CELLS = 1
+    TIME = 2
+    BOTH = 3
+
+
+class Row(Carried, frozen=True, gc=False):
     """A job on its way into the store."""
 
     id: JobId
@@ -48,16 +88,17 @@ class Row(Struct, frozen=True, gc=False):
     """… or at this instant; it overrides ``delay`` and may lie in the past."""
     expires: int | None = None
     """Never started later than this long after the insert."""
-    max_attempts: int | None = None
-    timeout: int | None = None
-    result_ttl: int | None = None
     headers: bytes | None = None
     reply_to: str | None = None
     """Inbox that gets a hint when the job ends."""
     hold_failed: bool = False
     """Whether a FAILED job under this key makes the row a duplicate; otherwise the key is free again."""
+    key_until: KeyUntil = KeyUntil.KEPT
+    """Until when another job that has the key makes the row a duplicate."""
     group: str | None = None
     """At most some jobs of a group run at a time; see ``Backend.claim``."""
+    replaces: Replaces = Replaces.NOTHING
+    """What a waiting job that has the key takes on of the row."""
 
 
 class InsertStatus(StrEnum):
@@ -65,6 +106,8 @@ class InsertStatus(StrEnum):
     SAME = "same"
     """A job with this id is stored already: an earlier try of the same insert succeeded."""
     DUPLICATE = "duplicate"
+    REPLACED = "replaced"
+    """The key's job waits, and has taken on what the row replaces."""
     DONE = "done"
     """The key's job completed and its result is still held; the result comes along."""
     FULL = "full"
@@ -72,15 +115,17 @@ class InsertStatus(StrEnum):
 
 
 class Room(Struct, frozen=True):
-    """How many jobs may wait in a queue, or in all queues together, and how many do."""
+    """How many jobs may wait in a queue, or in all queues together, and how many do; or how many bytes they may take
+    up, and how many they do."""
 
     queue: str
     """Its name, or :data:`~headrace.seam.policy.STORE` for all queues together."""
     depth: int
     waiting: int
+    bytes: bool = False
 
     def __str__(self) -> str:
-        return f"{self.waiting:,} of {self.depth:,} jobs wait"
+        return f"{self.waiting:,} of {self.depth:,} {'bytes are taken up' if self.bytes else 'jobs wait'}"
 
 
 class Inserted(Struct, frozen=True, gc=False):
@@ -105,7 +150,7 @@ class Claim(Struct, frozen=True):
     limit: int
     lease_for: int
     want: frozenset[str] | None = None
-    """Sections to bring along; None: all of them."""
+    """Sections to bring along; None: all of them. Of the others, a job only tells that it has them."""
     lost_below: int | None = None
     """Pass over jobs whose ``lost`` is not below this. A job that may be killing its workers is claimed alone."""
     max_bytes: int = 4 * 1024 * 1024
@@ -114,7 +159,11 @@ class Claim(Struct, frozen=True):
 
 
 class Leased(Struct, frozen=True, gc=False):
-    """A job under a lease: its row, its counters and the epoch that fences it."""
+    """A job under a lease: its row, its counters and the epoch that fences it.
+
+    Every claim makes many of these, by position, which is fastest. So the fields of ``Carried`` are written out here,
+    in the same order, from ``max_attempts`` to ``headers``.
+    """
 
     id: JobId
     queue: str
@@ -137,6 +186,9 @@ class Leased(Struct, frozen=True, gc=False):
     group: str | None = None
     begun: bool = False
     """Whether a handler may have been called for it under an earlier lease."""
+    left: tuple[str, ...] = ()
+    """Sections that it has, in their usual order, and that were left in the store because the claim did not want
+    them."""
 
 
 class Claimed(Struct, frozen=True):
@@ -191,9 +243,31 @@ class Settlement(Struct, frozen=True, gc=False):
     keep: bool = True
     """False: leave no record of a COMPLETED job, and free its key."""
     spawn: Sequence[Row] = ()
-    """Rows to insert with it. A row that meets a taken key or a known id changes nothing and is no error."""
+    """Rows to insert with it. A row that meets a taken key or a known id changes nothing and is no error. At most
+    ``SPAWNED`` rows, of at most ``SPAWNED_NAMES`` queues and as many groups: they are stored in one step."""
     run_at: int | None = None
     """AVAILABLE, PAUSED: due at this instant; it overrides ``delay`` and may lie in the past."""
+
+
+SPAWNED = 500
+SPAWNED_NAMES = 100
+
+
+def overspawned(rows: Sequence[Row]) -> str | None:
+    """What is too much for one settlement to spawn, in words; None: nothing is.
+
+    >>> overspawned([Row(bytes(16), f"q{number}", "t", {}) for number in range(101)])
+    'expected jobs of at most 100 queues, got jobs of 101'
+    """
+    if len(rows) > SPAWNED:
+        return f"expected at most {SPAWNED:,} jobs, got {len(rows):,}"
+    if len(rows) > SPAWNED_NAMES:
+        queues = {row.queue for row in rows}
+        groups = {(row.queue, row.group) for row in rows if row.group is not None}
+        for what, names in (("queues", len(queues)), ("groups", len(groups))):
+            if names > SPAWNED_NAMES:
+                return f"expected jobs of at most {SPAWNED_NAMES} {what}, got jobs of {names:,}"
+    return None
 
 
 SETTLED = frozenset((JobState.AVAILABLE, JobState.PAUSED, JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED))
@@ -202,6 +276,10 @@ SETTLED = frozenset((JobState.AVAILABLE, JobState.PAUSED, JobState.COMPLETED, Jo
 
 CENSUS = 2_000
 """A census looks for the holder's leases among this many of the store's, those that expire first."""
+
+
+PROGRESS = 1_024
+"""Bytes that the progress of a job may have."""
 
 
 class Beat(Struct, frozen=True):
@@ -224,6 +302,8 @@ class Beat(Struct, frozen=True):
     """A worker is steady as long as its beats come no further apart than this; see ``Backend.renew``."""
     at_work: int = 300_000_000
     """How long a fleet must have been at work for its absence to be nobody's fault; see ``Backend.renew``."""
+    progress: Mapping[JobId, bytes] = {}
+    """Of the leases named: what to keep with them as their progress, up to ``PROGRESS`` bytes each."""
     census: bool = False
     """Ask for all leases of this holder, and whether any leases have expired. After a claim whose answer was lost, the
     holder has leases that it does not know."""
@@ -275,6 +355,15 @@ class Reaped(Struct, frozen=True):
     lost: int
     reason: str
     key: str | None = None
+
+
+class Step(Struct, frozen=True):
+    """How far a part of a source outside has been read: up to ``next``, if it is still where it was ``seen``."""
+
+    part: str
+    seen: int | None
+    """None: nothing has been read of it yet."""
+    next: int
 
 
 class JobKey(Struct, frozen=True):
@@ -408,7 +497,8 @@ class Altered(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """Everything that the store knows of a job. Cells, error and result only if they were wanted."""
+    """Everything that the store knows of a job. Cells, error and result only if they were wanted. The fields of
+    ``Carried`` have the same place as in ``Leased``."""
 
     id: JobId
     queue: str
@@ -439,6 +529,36 @@ class Record(Struct, frozen=True):
     held: bool = False
     """COMPLETED: result and key are still held."""
     group: str | None = None
+    progress: bytes | None = None
+    """RUNNING: what its holder last said of its progress, as it was written."""
+
+    @property
+    def started_at(self) -> int | None:
+        """Of a job that runs or has ended: when its last lease began; None if it had none. An epoch is that instant,
+        unless the store's clock has stepped back since the lease before."""
+        waits = self.state in (JobState.AVAILABLE, JobState.PAUSED)
+        return None if waits or self.epoch < max(1, self.enqueued_at) else self.epoch
+
+    @property
+    def last_transition(self) -> int:
+        """The last change of state that the store has an instant of: the end, else the last claim, else the insert."""
+        return self.finished_at or max(self.epoch, self.enqueued_at)
+
+    @property
+    def transitions(self) -> int:
+        """How often the state has changed since the job was inserted or requeued: two for each attempt that failed and
+        each loss that still counts, and those of the present run. Runs that were put off or given back, and pauses, are
+        not counted."""
+        past = 2 * (self.attempt + self.lost)
+        match self.state:
+            case JobState.AVAILABLE:
+                return past
+            case JobState.COMPLETED:
+                return past + 2
+            case JobState.FAILED:
+                return max(past, 2 if self.epoch else 1)
+            case _:
+                return past + 1
 
 
 class Page(Struct, frozen=True):
@@ -479,11 +599,11 @@ class WorkerStats(Struct, frozen=True):
     seen_at: int
 
 
-class PlaceStats(Struct, frozen=True):
+class KeptStats(Struct, frozen=True):
     """What one class of ended jobs, the ticks, or the keys that outlive their jobs (0 bytes) take up. Retention bounds
     it."""
 
-    place: str
+    target: str
     count: int
     bytes: int
 
@@ -493,12 +613,12 @@ class Stats(Struct, frozen=True):
 
     queues: list[QueueStats]
     workers: list[WorkerStats]
-    places: list[PlaceStats]
+    kept: list[KeptStats]
     store_bytes: int = 0
     """Bytes of the whole store where it can tell (a file's size), else 0."""
 
 
-class Place(StrEnum):
+class SweepTarget(StrEnum):
     """What a sweep may clear."""
 
     COMPLETED = "completed"
@@ -518,10 +638,10 @@ class Place(StrEnum):
 
 
 class SweepClause(Struct, frozen=True, kw_only=True):
-    """Bounds on one place. What any bound condemns goes, oldest end first (in any order among those that ended at one
+    """Bounds on one target. What any bound condemns goes, oldest end first (in any order among those that ended at one
     instant), at most ``limit`` of it."""
 
-    place: Place
+    target: SweepTarget
     older_than: int | None = None
     """Ended at least this long ago. A result that is still held protects its record from this bound. If it is a day or
     more, a store may keep the jobs of one day up to two days longer, to remove them together."""
@@ -539,6 +659,17 @@ class SweepClause(Struct, frozen=True, kw_only=True):
     spare: int = 0
     """COMPLETED, CANCELLED, FAILED: what ended less than this long ago stays, whatever the bounds say. An insert that
     is repeated after a lost answer then still meets the job, and does not store it twice."""
+    ended_by: int | None = None
+    """COMPLETED, CANCELLED, FAILED: what ended after this instant stays, whatever the bounds say: it is still to be
+    archived."""
+    jobs: Sequence[tuple[JobId, int]] | None = None
+    """COMPLETED, CANCELLED, FAILED: only these go, named by id and epoch, and only while they are ended under it. They
+    may be ``limit`` at most. ``older_than``, ``spare`` and ``ended_by`` count for each of them; ``max_count`` and
+    ``max_bytes`` do not count."""
+
+    def latest(self, now: int) -> int:
+        """The last instant at which a job may have ended that goes."""
+        return now - self.spare if self.ended_by is None else min(now - self.spare, self.ended_by)
 
 
 class Swept(Struct, frozen=True):
@@ -547,7 +678,7 @@ class Swept(Struct, frozen=True):
     removed: int
     bytes: int
     kept: int
-    """Records, or keys, left in the place; 0 for RESULTS."""
+    """Records, or keys, left of the target; 0 for RESULTS."""
     more: bool
     """Whether the clause still condemns something: call again."""
 

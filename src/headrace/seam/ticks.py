@@ -1,7 +1,7 @@
 """The flat records of schedules and their ticks, as they cross the waist (:class:`headrace.seam.protocol.TickStore`).
 
 A *slot* is an instant at which a schedule says that something should happen: its nominal time, without jitter. A *tick*
-is what became of a slot; the ledger has at most one for each. The conventions are those of
+is what became of a slot; the history has at most one for each. The conventions are those of
 :mod:`headrace.seam.records`.
 """
 
@@ -58,7 +58,7 @@ class Save(Struct, frozen=True):
 
 
 class Drop(Struct, frozen=True):
-    """A schedule goes. Its ticks stay on the ledger until they are swept, and its jobs where they are."""
+    """A schedule goes. Its ticks stay in the history until they are swept, and its jobs where they are."""
 
     name: str
     expect: int
@@ -68,9 +68,9 @@ class Look(Struct, frozen=True):
     """Which schedules must be looked at now?"""
 
     limit: int = 100
-    shard: int = 0
-    shards: int = 1
-    """Only those whose ``bucket % shards`` is ``shard``."""
+    share: int = 0
+    shares: int = 1
+    """Only those whose ``bucket % shares`` is ``share``."""
 
 
 class Looked(Struct, frozen=True):
@@ -107,7 +107,7 @@ class TickOutcome(StrEnum):
 
 
 class NewTick(Struct, frozen=True):
-    """A slot on its way to the ledger, with its job."""
+    """A slot on its way to the history, with its job."""
 
     slot: int
     run_at: int
@@ -134,7 +134,7 @@ class Plan(Struct, frozen=True):
 
 
 class Tick(Struct, frozen=True, kw_only=True):
-    """One entry of the ledger."""
+    """One entry of the history."""
 
     slot: int
     run_at: int

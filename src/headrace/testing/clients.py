@@ -31,11 +31,17 @@ class MemoryClient(Client):
     def __init__(self, app: App, backend: MemoryBackend, clock: ManualClock, rng: Random) -> None:
         settings = replace(app.client.settings, url="memory://")
         super().__init__(backend, settings, clock=clock, rng=rng, heartbeat_thread=False)
-        self._app = app
+        self._app, self._memory, self._manual = app, backend, clock
         try:
             self._beside: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             self._beside = None
+
+    def sibling(self) -> Client:
+        """One for the loop in the background, which is beside nothing."""
+        other = type(self)(self._app, self._memory.sibling(), self._manual, self._rng)
+        other._beside = None
+        return other
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:

@@ -28,9 +28,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from headrace.seam import records as r
+from headrace.seam.archive import WEIGHT, ArchiveStore, EndedPage, Mark
+from headrace.seam.documents import Document, DocumentStore
+from headrace.seam.events import Events
+from headrace.seam.journal import Journal
+from headrace.seam.parts import Part, PartStore
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.protocol import Backend, FinishAndClaim, Hints, PolicyStore, TickStore, Tidy, Transactions
+from headrace.seam.references import ReferenceStore, Referrer, Swap
+from headrace.seam.tables import TableStore
 from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
+from headrace.seam.tracks import Check, Erase, Sheets, Tally, TrackStore, Write
+from headrace.seam.transfers import TransferStore
+from headrace.seam.usage import KeepReserve, MeasureUsage
+from headrace.seam.windows import WindowStore
 from headrace.types import JobState
 
 T = TypeVar("T")
@@ -65,6 +76,46 @@ class Wrapped:
         return None if self.inner.policies is None else _WrappedPolicies(self.inner.policies, self._call)
 
     @property
+    def references(self) -> ReferenceStore | None:
+        return None if self.inner.references is None else _WrappedReferences(self.inner.references, self._call)
+
+    @property
+    def documents(self) -> DocumentStore | None:
+        return None if self.inner.documents is None else _WrappedDocuments(self.inner.documents, self._call)
+
+    @property
+    def archive(self) -> ArchiveStore | None:
+        return None if self.inner.archive is None else _WrappedArchive(self.inner.archive, self._call)
+
+    @property
+    def tracks(self) -> TrackStore | None:
+        return None if self.inner.tracks is None else _WrappedTracks(self.inner.tracks, self._call)
+
+    @property
+    def windows(self) -> WindowStore | None:
+        return self.inner.windows
+
+    @property
+    def transfers(self) -> TransferStore | None:
+        return self.inner.transfers
+
+    @property
+    def tables(self) -> TableStore | None:
+        return self.inner.tables
+
+    @property
+    def parts(self) -> PartStore | None:
+        return None if self.inner.parts is None else _WrappedParts(self.inner.parts, self._call)
+
+    @property
+    def journal(self) -> Journal | None:
+        return self.inner.journal
+
+    @property
+    def events(self) -> Events | None:
+        return self.inner.events
+
+    @property
     def hints(self) -> Hints | None:
         return self.inner.hints
 
@@ -75,6 +126,18 @@ class Wrapped:
     @property
     def tidy(self) -> Tidy | None:
         return None if self.inner.tidy is None else self._tidy
+
+    @property
+    def usage(self) -> MeasureUsage | None:
+        return self.inner.usage
+
+    @property
+    def reserve(self) -> KeepReserve | None:
+        return self.inner.reserve
+
+    @property
+    def blocking(self) -> None:
+        """Calls of another backend would pass by the wrapping."""
 
     def sibling(self) -> Backend:
         """A sibling of the inner store, not wrapped: a subclass knows what it takes to wrap it."""
@@ -132,7 +195,7 @@ class Wrapped:
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         return await self._call("sweep", (clause,), at, lambda now: self.inner.sweep(clause, now))
 
-    async def _tidy(self, clauses: Sequence[r.SweepClause], at: r.Stamp = None) -> Mapping[r.Place, int]:
+    async def _tidy(self, clauses: Sequence[r.SweepClause], at: r.Stamp = None) -> Mapping[r.SweepTarget, int]:
         clauses, tidy = tuple(clauses), self.inner.tidy
         assert tidy is not None
         return await self._call("tidy", (clauses,), at, lambda now: tidy(clauses, now))
@@ -198,3 +261,94 @@ class _WrappedPolicies:
     async def group(self, queue: str, group: str) -> GroupState:
         args = (queue, group)
         return await self._call("policies.group", args, None, lambda now: self._inner.group(*args))
+
+
+class _WrappedReferences:
+    def __init__(self, inner: ReferenceStore, call: _Call) -> None:
+        self._inner = inner
+        self._call = call
+
+    async def find(
+        self, before: int, after: tuple[int, r.JobId] | None = None, limit: int = 100, at: r.Stamp = None
+    ) -> list[Referrer]:
+        args = (before, after, limit)
+        return await self._call("references.find", args, at, lambda now: self._inner.find(*args, now))
+
+    async def swap(self, batch: Sequence[Swap], at: r.Stamp = None) -> list[bool]:
+        batch = tuple(batch)
+        return await self._call("references.swap", (batch,), at, lambda now: self._inner.swap(batch, now))
+
+
+class _WrappedDocuments:
+    def __init__(self, inner: DocumentStore, call: _Call) -> None:
+        self._inner = inner
+        self._call = call
+
+    async def get(self, names: Sequence[str]) -> list[Document | None]:
+        names = tuple(names)
+        return await self._call("documents.get", (names,), None, lambda _: self._inner.get(names))
+
+    async def put(self, name: str, body: bytes | None, version: int) -> bool:
+        args = (name, body, version)
+        return await self._call("documents.put", args, None, lambda _: self._inner.put(*args))
+
+    async def find(self, prefix: str, after: str = "", limit: int = 100) -> list[Document]:
+        args = (prefix, after, limit)
+        return await self._call("documents.find", args, None, lambda _: self._inner.find(*args))
+
+
+class _WrappedArchive:
+    def __init__(self, inner: ArchiveStore, call: _Call) -> None:
+        self._inner = inner
+        self._call = call
+
+    async def ended(
+        self,
+        state: JobState,
+        after: Mark | None = None,
+        limit: int = 100,
+        want: frozenset[str] = frozenset(),
+        max_bytes: int = WEIGHT,
+        at: r.Stamp = None,
+    ) -> EndedPage:
+        args = (state, after, limit, want, max_bytes)
+        return await self._call("archive.ended", args, at, lambda now: self._inner.ended(*args, now))
+
+
+class _WrappedTracks:
+    def __init__(self, inner: TrackStore, call: _Call) -> None:
+        self._inner = inner
+        self._call = call
+
+    async def read(self, tracker: str, points: Sequence[tuple[str, int]], at: r.Stamp = None) -> Sheets:
+        args = (tracker, tuple(points))
+        return await self._call("tracks.read", args, at, lambda now: self._inner.read(*args, now))
+
+    async def walk(self, tracker: str, tier: str, start: int, limit: int = 100, at: r.Stamp = None) -> Sheets:
+        args = (tracker, tier, start, limit)
+        return await self._call("tracks.walk", args, at, lambda now: self._inner.walk(*args, now))
+
+    async def write(self, tracker: str, batch: Sequence[Write | Check | Erase], at: r.Stamp = None) -> bool:
+        args = (tracker, tuple(batch))
+        return await self._call("tracks.write", args, at, lambda now: self._inner.write(*args, now))
+
+    async def due(self, tracker: str, limit: int, hold: int, at: r.Stamp = None) -> Sheets:
+        args = (tracker, limit, hold)
+        return await self._call("tracks.due", args, at, lambda now: self._inner.due(*args, now))
+
+    async def tally(self, tracker: str | None = None) -> list[Tally]:
+        return await self._call("tracks.tally", (tracker,), None, lambda _: self._inner.tally(tracker))
+
+
+class _WrappedParts:
+    def __init__(self, inner: PartStore, call: _Call) -> None:
+        self._inner = inner
+        self._call = call
+
+    async def send(self, batch: Sequence[Part], at: r.Stamp = None) -> None:
+        batch = tuple(batch)
+        await self._call("parts.send", (batch,), at, lambda now: self._inner.send(batch, now))
+
+    async def read(self, job_id: r.JobId, after: tuple[int, int], limit: int = 100, at: r.Stamp = None) -> list[Part]:
+        args = (job_id, after, limit)
+        return await self._call("parts.read", args, at, lambda now: self._inner.read(*args, now))

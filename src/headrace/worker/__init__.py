@@ -1,1 +1,1 @@
-"""What a worker does with a job: claim, run, judge, settle; leases, renewals and what comes back from dead workers."""
+"""What a worker does: it claims jobs, runs and judges them, settles them, and renews their leases meanwhile."""

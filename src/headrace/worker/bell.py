@@ -1,4 +1,4 @@
-"""The bell that makes a worker look for something to do."""
+"""Wakes up the trips of a worker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Bell:
-    """Any stage rings it when something has changed. Trips to the store wait for it when there is nothing to carry."""
+    """Rung by any part of a worker when something has changed. Trips wait for it when there is nothing to carry."""
 
     def __init__(self) -> None:
         self.rung = 0
@@ -14,7 +14,7 @@ class Bell:
         self._waiting: list[asyncio.Future[None]] = []
 
     def ring(self) -> None:
-        """Something has changed. Called several times for every job, so it does no more than it must."""
+        """Something has changed. Called several times for every job, so it must be cheap."""
         self.rung += 1
         if self._waiting:
             waiting, self._waiting = self._waiting, []

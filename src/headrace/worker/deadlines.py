@@ -1,4 +1,4 @@
-"""One timer for all jobs that have a timeout."""
+"""The timeouts of all running jobs, with one timer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from itertools import count
 
 
 class Deadlines:
-    """Calls back for each deadline that passes before it is dropped. One loop timer at a time, whatever the number."""
+    """Calls a function for each deadline that passes, unless it was dropped before. However many there are, the loop
+    has one timer for them."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -17,10 +18,10 @@ class Deadlines:
         self._numbers = count()
         self._timer: asyncio.Handle | None = None
         self._when = 0.0
-        """What the timer is set to. It cannot be asked: uvloop's handle for an instant that has passed has none."""
+        """What the timer is set to. Its handle cannot say: uvloop's, for an instant that has passed, has no time."""
 
-    def add(self, seconds: float, call: Callable[[], None]) -> int:
-        """Call ``call`` in ``seconds``, unless the number returned is dropped before."""
+    def add(self, seconds: float, action: Callable[[], None]) -> int:
+        """Call ``action`` in ``seconds``, unless the returned number is dropped before."""
         loop = asyncio.get_running_loop()
         when = loop.time() + seconds
         number = next(self._numbers)
@@ -28,7 +29,7 @@ class Deadlines:
             self._heap = [item for item in self._heap if item[1] in self._live]
             heapify(self._heap)
         self._live.add(number)
-        heappush(self._heap, (when, number, call))
+        heappush(self._heap, (when, number, action))
         if self._timer is None or when < self._when:
             self._arm(loop)
         return number
@@ -38,7 +39,7 @@ class Deadlines:
         self._live.discard(number)
 
     def close(self) -> None:
-        """Nobody is called any more."""
+        """Drop all."""
         self._heap.clear()
         self._live.clear()
         if self._timer is not None:
@@ -58,8 +59,8 @@ class Deadlines:
         now = max(loop.time(), self._when)  # a loop may be early by the resolution of its clock
         self._timer = None
         while self._heap and (self._heap[0][0] <= now or self._heap[0][1] not in self._live):
-            _, number, call = heappop(self._heap)
+            _, number, action = heappop(self._heap)
             if number in self._live:
                 self._live.discard(number)
-                call()
+                action()
         self._arm(loop)

@@ -1,4 +1,4 @@
-"""Django keeps a database connection per thread and looks after it around requests. Around plain functions, we do."""
+"""Django keeps a database connection per thread, and closes old ones around requests. Around jobs, we do so."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ T = TypeVar("T")
 log = logging.getLogger("headrace")
 
 
-def tended(call: Callable[[], T]) -> T:
-    """What the call gives. Before and after it, connections of this thread that broke or are too old are closed, so
-    that the next use makes another. Costs nothing where Django is not used."""
-    _tend()
+def with_fresh_connections(call: Callable[[], T]) -> T:
+    """The result of the call. Before and after it, connections of this thread that are broken or too old are closed;
+    the next use opens new ones. Costs nothing without Django."""
+    _close()
     try:
         return call()
     finally:
-        _tend()
+        _close()
 
 
-def part() -> None:
-    """Close the connections of this thread, which ends."""
-    _tend(for_good=True)
+def close_connections() -> None:
+    """Close all connections of this thread, which is about to end."""
+    _close(all_of_them=True)
 
 
-def _tend(*, for_good: bool = False) -> None:
+def _close(*, all_of_them: bool = False) -> None:
     if "django.db" not in sys.modules:
         return
     try:
@@ -35,6 +35,6 @@ def _tend(*, for_good: bool = False) -> None:
         from django.db import close_old_connections, connections
 
         if settings.configured:
-            connections.close_all() if for_good else close_old_connections()
+            connections.close_all() if all_of_them else close_old_connections()
     except Exception:
-        log.warning("connections of Django could not be looked after", exc_info=True)
+        log.warning("cannot close old database connections of Django; the job goes on", exc_info=True)

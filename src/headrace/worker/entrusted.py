@@ -1,7 +1,7 @@
-"""Jobs that their handlers complete in transactions of their own.
+"""Jobs that handlers complete in their own transactions.
 
-When such a transaction commits, the lease is gone, and nothing is lost. While it is open, the store lets nobody else
-end the lease.
+When such a transaction commits, the lease ends with it, and nothing is lost. While it is open, nobody else can end the
+lease.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from headrace.types import JobState
 
 
 class Entrusted:
-    """Which leases these are, and with which results their handlers complete them. Usable from any thread: every step
-    is a single operation."""
+    """The leases of these jobs, and the results their handlers give. Can be used from any thread, as every step is a
+    single operation."""
 
     def __init__(self) -> None:
         self.results: dict[tuple[JobId, int], list[Any]] = {}
-        """By lease, the last result last. Public for those that ask for every job: a call would cost too much."""
+        """By lease, the last result last. Public, as it is looked at for every job, and a call would cost too much."""
 
     def __contains__(self, lease: tuple[JobId, int]) -> bool:
         return lease in self.results
@@ -29,7 +29,7 @@ class Entrusted:
         self.results.setdefault((job_id, epoch), []).append(result)
 
     def withdraw(self, job_id: JobId, epoch: int) -> None:
-        """The last completion that the handler tried did not happen."""
+        """The handler's last transaction did not commit."""
         if results := self.results.get((job_id, epoch)):
             results.pop()
 
@@ -38,12 +38,12 @@ class Entrusted:
         self.results.pop((job_id, epoch), None)
 
     def result(self, job_id: JobId, epoch: int) -> Any:
-        """With which the handler has completed the job."""
+        """The result with which the handler has completed the job."""
         results = self.results.get((job_id, epoch))
         return results[-1] if results else None
 
     def refused(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> list[int]:
-        """Which of these settlements were refused, perhaps only because their handlers had completed the jobs."""
+        """The settlements that were refused, perhaps only because a handler had completed its job. By position."""
         if not self.results:
             return []
         return [i for i, s in enumerate(batch) if states[i] is None and (s.id, s.epoch) in self.results]

@@ -1,4 +1,4 @@
-"""Where plain functions run: a thread or a process for each job under way."""
+"""Run plain functions: each job in a thread or a process."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ from multiprocessing.reduction import ForkingPickler
 from multiprocessing.spawn import get_executable
 from typing import Any
 
+from headrace.core.config import WorkerSettings
+from headrace.core.progress import unpack_progress
 from headrace.errors import ConfigError
 from headrace.text import shown
-from headrace.worker.child import SIZE, pidfd
-from headrace.worker.django import part, tended
-from headrace.worker.raised import ChildTraceback, Raised, carried
+from headrace.worker.child import HEAD, SAID, SIZE, pidfd
+from headrace.worker.child_errors import ChildTraceback, Raised, for_future
+from headrace.worker.current import current_job, progress
+from headrace.worker.django import close_connections, with_fresh_connections
 from headrace.worker.strays import Strays
 
 
 class ThreadExecutor:
-    """Threads that are reused while they return. One whose job was given up on is left behind and ends by itself."""
+    """Reuses its threads. A thread whose job was given up on is left behind; it ends when its function returns."""
 
     def __init__(self) -> None:
         self._idle: list[_Thread] = []
         self.strays = Strays()
 
     async def run(self, call: Callable[[], Any], task: str = "") -> Any:
-        """Run ``call``, a job of ``task``, in a thread, with this task's context variables."""
+        """Run ``call``, a job of ``task``, in a thread, with the context variables of the caller."""
         thread = self._idle.pop() if self._idle else _Thread()
         try:
-            value = await thread.run(partial(copy_context().run, tended, call))
+            value = await thread.run(partial(copy_context().run, with_fresh_connections, call))
         except asyncio.CancelledError:
             thread.leave_behind(self.strays, task)
             raise
@@ -73,7 +76,7 @@ class _Thread:
         self._calls.put(None)
 
     def leave_behind(self, strays: Strays, task: str) -> None:
-        """Let it end when its function returns, as one of the strays until then."""
+        """Let it end when its function returns. Until then it is a stray."""
         self._strays = strays
         strays.add(self, task)
         self.leave()
@@ -95,7 +98,7 @@ class _Thread:
             except RuntimeError:  # the loop is gone: nobody waits any more
                 break
             del item, call, future, value, error
-        part()
+        close_connections()
 
 
 def _answer(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
@@ -104,21 +107,30 @@ def _answer(future: asyncio.Future[Any], value: Any, error: BaseException | None
     if error is None:
         future.set_result(value)
     else:
-        future.set_exception(carried(error))
+        future.set_exception(for_future(error))
 
 
 _KILL_WAIT = 1_000
 """Milliseconds to wait for the end of a killed process."""
 
 
-class ProcessExecutor:
-    """Processes that are reused while they return. One whose job was given up on is killed; one that dies fails its own
-    job and no other. They are programs of ours, not copies of the parent: they run nothing of the script that the user
-    has started, and share no threads or locks with it. None outlives the parent."""
+_LEAVE_WAIT = 10.0
+"""Seconds that a child has to end by itself."""
 
-    def __init__(self) -> None:
+
+class ProcessExecutor:
+    """Reuses its processes. One whose job was given up on is killed. One that dies fails its own job and no other. They
+    run a program of ours and are no copies of the parent: they do not run the user's script, and share no threads or
+    locks with it. None outlives the parent."""
+
+    def __init__(self, settings: WorkerSettings | None = None, *, polite: bool = False) -> None:
+        """``polite``: let children end by themselves, as they have something to do at their end."""
         self._idle: list[_Child] = []
         self._killed: list[_Child] = []
+        self._leaving: list[_Child] = []
+        self._most_jobs = None if settings is None else settings.max_jobs_per_child
+        self._most_memory = None if settings is None else settings.max_memory_per_child
+        self._polite = polite
 
     async def run(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function at ``module:qualname`` in a process."""
@@ -128,13 +140,16 @@ class ProcessExecutor:
             raise TypeError(f"the arguments of {function} cannot be sent to another process: {error}") from error
         child = self._take()
         try:
-            answer = await child.run(bytes(ForkingPickler.dumps((function, call))))
+            answer = await child.run(bytes(ForkingPickler.dumps((function, call, current_job()))))
         except BaseException as error:
             self._kill(child)
             if isinstance(error, EOFError | OSError):
                 raise RuntimeError(f"the process that ran {function} died: {await child.ended()}") from None
             raise
-        self._idle.append(child)
+        if self._is_spent(child):
+            self._part(child)
+        else:
+            self._idle.append(child)
         if isinstance(answer, Raised):
             raise answer.error() from ChildTraceback(answer.trace)
         try:
@@ -145,7 +160,11 @@ class ProcessExecutor:
     async def close(self) -> None:
         """End the idle processes."""
         while self._idle:
-            self._kill(self._idle.pop())
+            self._part(self._idle.pop())
+        for child in self._leaving:
+            await child.left()
+            self._kill(child)
+        self._leaving.clear()
         while self._killed:
             await self._killed[-1].ended()
             self._killed.pop()
@@ -153,6 +172,9 @@ class ProcessExecutor:
     def _take(self) -> _Child:
         """An idle child, or a new one."""
         self._killed = [child for child in self._killed if child.alive]
+        for child in [child for child in self._leaving if not child.alive]:
+            self._leaving.remove(child)
+            child.kill()
         while self._idle:
             child = self._idle.pop()
             if child.alive:
@@ -160,24 +182,41 @@ class ProcessExecutor:
             child.kill()
         return _Child()
 
+    def _is_spent(self, child: _Child) -> bool:
+        """Whether it has run its share of jobs, or has grown too large."""
+        if self._most_jobs is not None and child.jobs >= self._most_jobs:
+            return True
+        return self._most_memory is not None and child.memory > self._most_memory
+
+    def _part(self, child: _Child) -> None:
+        if self._polite:
+            child.ask_to_leave()
+            self._leaving.append(child)
+        else:
+            self._kill(child)
+
     def _kill(self, child: _Child) -> None:
         child.kill()
         self._killed.append(child)
 
 
 class _Child:
-    """A process that runs ``headrace.worker.child``, and the line to it. Its death is noticed on the loop that it was
-    made on."""
+    """A process that runs ``headrace.worker.child``, and the socket to it. The loop that it was made on notices its
+    end."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._line, theirs = socket.socketpair()
-        self._line.setblocking(False)
+        self._connection, theirs = socket.socketpair()
+        self._connection.setblocking(False)
         self._pidfd: int | None = None
+        self.jobs = 0
+        """How many it has run."""
+        self.memory = 0
+        """Its bytes in memory after the last of them."""
         try:
             self._process = _start(theirs)
         except BaseException:
-            self._line.close()
+            self._connection.close()
             raise
         finally:
             theirs.close()
@@ -190,30 +229,49 @@ class _Child:
         return self._process.poll() is None
 
     async def run(self, request: bytes) -> bytes | Raised:
-        """The answer. Raises EOFError or OSError if the child dies over it."""
-        await self._loop.sock_sendall(self._line, SIZE.pack(len(request)) + request)
-        (size,) = SIZE.unpack(await self._read(SIZE.size))
-        return ForkingPickler.loads(await self._read(size))  # type: ignore[no-any-return]
+        """The answer. Raises EOFError or OSError if the child dies meanwhile."""
+        await self._loop.sock_sendall(self._connection, SIZE.pack(len(request)) + request)
+        while True:
+            size, memory = HEAD.unpack(await self._read(HEAD.size))
+            answer = await self._read(size)
+            if memory != SAID:
+                break
+            _say(bytes(answer))
+        self.memory = memory
+        self.jobs += 1
+        return ForkingPickler.loads(answer)  # type: ignore[no-any-return]
 
     async def _read(self, size: int) -> bytearray:
         body = bytearray(size)
         rest = memoryview(body)
         while rest:
-            if not (count := await self._loop.sock_recv_into(self._line, rest)):
+            if not (count := await self._loop.sock_recv_into(self._connection, rest)):
                 raise EOFError
             rest = rest[count:]
         return body
 
     def _died(self) -> None:
-        """The child has died: end the wait for its answer. The socket does not always close by itself, as a process
-        that the child has forked may hold it open."""
+        """The child has died: end the wait for its answer. A process that the child has forked may keep the socket
+        open."""
         self._unwatch()
         with suppress(OSError):
-            self._line.shutdown(socket.SHUT_RDWR)
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def ask_to_leave(self) -> None:
+        """Let it end by itself; it is idle, so that the message finds room."""
+        with suppress(OSError):
+            self._connection.send(SIZE.pack(0))
+
+    async def left(self) -> None:
+        """Return when it has ended, or has had time enough."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_WAIT):
+                while self.alive:
+                    await asyncio.sleep(0.005)
 
     def kill(self) -> None:
         self._unwatch()
-        self._line.close()
+        self._connection.close()
         self._process.kill()
 
     def _unwatch(self) -> None:
@@ -231,22 +289,29 @@ class _Child:
         return "and it does not end"
 
 
-def _start(line: socket.socket) -> subprocess.Popen[bytes]:
+def _start(connection: socket.socket) -> subprocess.Popen[bytes]:
     if getattr(sys, "frozen", False):
-        raise ConfigError("a frozen program cannot start processes that are not the program itself; use threads")
-    # An interrupt is held back until the child can ignore it: a mask is inherited.
+        raise ConfigError("a frozen program cannot start other programs, as processes need it; use threads")
+    # An interrupt is blocked until the child can ignore it: the child inherits the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return subprocess.Popen(_command(line.fileno()), stdin=subprocess.DEVNULL, pass_fds=[line.fileno()])
+        return subprocess.Popen(_command(connection.fileno()), stdin=subprocess.DEVNULL, pass_fds=[connection.fileno()])
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _say(said: bytes) -> None:
+    """A child has said how far a job has come: the one that it runs now, or a thread that it should not have left."""
+    job, told = current_job(), unpack_progress(said[16:])
+    if job is not None and told is not None and job.id.bytes == said[:16]:
+        progress(told.done, told.note)
 
 
 _PROGRAM = (
     "import sys; fd, count, *rest = sys.argv[1:]; sys.path[:] = rest[:int(count)]; sys.argv[:] = rest[int(count):]; "
     "from headrace.worker.child import main; main(int(fd))"
 )
-"""Not ``-m headrace.worker.child``: where this package is found may be known to the parent's ``sys.path`` only."""
+"""Not ``-m headrace.worker.child``: perhaps only the parent's ``sys.path`` leads to this package."""
 
 
 def _command(fd: int) -> list[str]:
@@ -256,7 +321,7 @@ def _command(fd: int) -> list[str]:
 
 
 def function_path(function: Callable[..., Any]) -> str:
-    """Where a child process finds the function; raises if it could not."""
+    """Where a child process finds the function. Raises ``ConfigError`` if it cannot."""
     if not inspect.isfunction(function) and not inspect.isbuiltin(function):
         raise ConfigError(
             f"{shown(function)} cannot be imported by another process; define a function at the top of a module"

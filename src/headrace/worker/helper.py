@@ -1,4 +1,4 @@
-"""A helper: another process of the same app, for jobs on their last chance."""
+"""A helper: another process of the same app, which runs jobs on their last chance for a worker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from typing import Protocol
 
 
 class Helper(Protocol):
-    """Takes such jobs off the hands of a worker, which need not make room for them then."""
+    """The helper as its worker sees it. Thanks to it, the worker need not make room for such jobs."""
 
     @property
     def useful(self) -> bool:
-        """Whether they can be left to it. If not, the worker makes room, as one without a helper does."""
+        """Whether such jobs can be left to it. If not, the worker makes room, as one without a helper does."""
 
-    def call(self) -> None:
-        """The worker was chosen for a job on its last chance: have a process take it, unless one is at it already."""
+    def start(self) -> None:
+        """The worker was chosen for a job on its last chance: start a process for it, unless one runs already."""
+
+
+class Helped(Protocol):
+    """The worker as its helper sees it."""
+
+    def job_found(self) -> None:
+        """The helper has claimed a job on its last chance, and is about to run it."""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from headrace.core.headers import SLOT, read_headers
+from headrace.core.progress import NOTED, Noted, check_progress
 from headrace.errors import ConfigError
-from headrace.seam.instants import to_datetime
 from headrace.seam.records import Leased, Settlement
+from headrace.text import shown
+from headrace.types import SECTIONS
+from headrace.worker.current import Say
+from headrace.worker.job_facts import JobFacts
+from headrace.worker.part_sender import PartSender
 
 P = TypeVar("P")
+
+ReadSection = Callable[[Leased, str], Awaitable[bytes | None]]
+"""Reads a section of a running job."""
 
 
 class CancelToken:
@@ -42,8 +49,8 @@ class CancelToken:
         self.reason = ""
         self.doubtful = False
         """Whether the lease has run out by this worker's own clock while the store could not be reached: another worker
-        may run the job by now. No stop is asked for, as the lease may still be good; a handler whose work must not be
-        done twice at the same time looks at this before it goes on."""
+        may be running the job. No stop is asked for, as the lease may still be good. A handler whose work must not be
+        done twice at the same time should check this before it goes on."""
         self.given_up = False
         """Whether the worker has settled the job without waiting for its handler any longer."""
         self._event: threading.Event | None = None
@@ -62,7 +69,7 @@ class CancelToken:
                 self._event.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until a stop is asked for, and tell whether it was."""
+        """Block this thread until a stop is asked for, or the timeout is over. Returns whether one was asked for."""
         with self._lock:
             self._event = self._event or threading.Event()
             if self.reason:
@@ -77,7 +84,7 @@ class CancelToken:
 
 class Lease:
     """The right to run one job. ``epoch`` rises with every claim, and none is given out twice, so it may fence writes
-    to other systems too. It is no count: most often it is the store's clock, in microseconds.
+    to other systems too. It is not a count: most often it is the store's clock, in microseconds.
 
     >>> from uuid import UUID
     >>> from headrace import Lease
@@ -102,16 +109,16 @@ class Lease:
 
 
 class Completion(NamedTuple):
-    """How a handler completes its job in a transaction of its own."""
+    """How a handler completes its job in its own transaction."""
 
     settle: Callable[[Any], Settlement | None]
-    """What to store for this result; None if the job has been given up on. From now on the worker takes the end of the
-    lease for that of the transaction."""
+    """What to store for this result; None if the job has been given up on. When the lease ends from now on, the worker
+    assumes that the transaction has committed."""
     disown: Callable[[], None]
-    """It was not stored."""
+    """The transaction did not commit."""
 
 
-class Job(Generic[P]):
+class Job(JobFacts, Generic[P]):
     """A running job: what was enqueued, and how often it has been tried.
 
     ``attempt`` counts failed attempts so far (0 on the first run); ``lost`` counts consecutive times that a worker
@@ -128,7 +135,7 @@ class Job(Generic[P]):
     user 42, from mail, 0 failed before
     """
 
-    __slots__ = ("_completion", "_holder", "_leased", "cancel", "payload", "sections")
+    __slots__ = ("_completion", "_holder", "_numbers", "_read", "_say", "_sender", "cancel", "payload", "sections")
 
     def __init__(
         self,
@@ -138,78 +145,65 @@ class Job(Generic[P]):
         cancel: CancelToken,
         sections: Mapping[str, bytes],
         completion: Completion | None = None,
+        read: ReadSection | None = None,
+        say: Say | None = None,
+        sender: PartSender | None = None,
     ) -> None:
-        self._completion = completion
         self._leased = leased
+        self._say = say
+        self._sender = sender
+        self._numbers = count(1)
+        self._completion = completion
+        self._read = read
         self._holder = holder
         self.payload = payload
         self.cancel = cancel
         self.sections = sections
-        """Decoded bytes of the sections other than ``parameters``."""
+        """Decoded bytes of the sections other than ``parameters``, of those that the task asks for."""
 
-    @property
-    def id(self) -> UUID:
-        return UUID(bytes=self._leased.id)
+    async def load(self, section: str) -> bytes | None:
+        """The bytes of a section, which is read now unless the job came with it; None if there is none.
 
-    @property
-    def task(self) -> str:
-        return self._leased.task
+        ``@app.task(sections=…)`` says which sections jobs come with. Raises ``LeaseLost``, ``PayloadError`` if it
+        cannot be read, and ``Unavailable`` while the store, or the object store, is away: such an error ends this run,
+        but counts as no attempt if the object store raised it.
+        """
+        if section not in SECTIONS[1:]:
+            raise ValueError(f"section: expected one of {', '.join(SECTIONS[1:])}, got {shown(section)}")
+        if section in self.sections or section not in self._leased.left or self._read is None:
+            return self.sections.get(section)
+        return await self._read(self._leased, section)
 
-    @property
-    def queue(self) -> str:
-        return self._leased.queue
+    def progress(self, done: float | None, note: str = "") -> Noted:
+        """Say how far the job has come: ``done`` from 0 to 1, or None if you do not know.
 
-    @property
-    def key(self) -> str | None:
-        """The dedup name it was enqueued under."""
-        return self._leased.key
+        It costs next to nothing, from any thread, however often it is called. The last word goes to the store with the
+        next beat of the worker, every few seconds, and stays there until this run ends: ``handle.progress()``,
+        ``headrace job show`` and ``headrace top`` show it. In async code it may be awaited.
+        """
+        said = check_progress(done, note)
+        if self._say is not None:
+            self._say(self._leased, said)
+        return NOTED
 
-    @property
-    def tenant(self) -> str:
-        return self._leased.tenant
+    async def send(self, value: Any) -> None:
+        """Send a part of what the job makes, to whoever reads ``handle.stream()``: any value that JSON can carry, up to
+        16 KiB. Returns when the store has it; parts that come meanwhile share the next trip.
 
-    @property
-    def group(self) -> str | None:
-        """Those of its queue with which it takes turns."""
-        return self._leased.group
+        The store keeps the latest 1,000 parts, for an hour. If the job runs again, its parts begin again. Raises
+        ``PayloadTooLarge``, and ``Unavailable`` if the store stays away.
+        """
+        sender = self._its_sender()
+        await sender.send(sender.part(self._leased, next(self._numbers), value))
 
-    @property
-    def priority(self) -> int:
-        return self._leased.priority
+    def send_sync(self, value: Any) -> None:
+        """The same for a plain function in a thread."""
+        self._its_sender().wait_for(self.send(value))
 
-    @property
-    def attempt(self) -> int:
-        return self._leased.attempt
-
-    @property
-    def lost(self) -> int:
-        return self._leased.lost
-
-    @property
-    def max_attempts(self) -> int | None:
-        """As given at the enqueue; None leaves it to the task."""
-        return self._leased.max_attempts
-
-    @property
-    def run_at(self) -> datetime:
-        """When it became due."""
-        return to_datetime(self._leased.run_at)
-
-    @property
-    def enqueued_at(self) -> datetime:
-        return to_datetime(self._leased.enqueued_at)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The notes that travel with the job."""
-        return read_headers(self._leased.headers)
-
-    @property
-    def slot(self) -> datetime | None:
-        """The instant that a schedule made the job for, whatever jitter and retries made of ``run_at``; None for a job
-        that was enqueued."""
-        slot = self.headers.get(SLOT, "").partition(":")[2]
-        return to_datetime(int(slot)) if slot.removeprefix("-").isdecimal() else None
+    def _its_sender(self) -> PartSender:
+        if self._sender is None:
+            raise ConfigError(f"expected a job that a worker runs, got {self!r}; use the handler's own job")
+        return self._sender
 
     @property
     def lease(self) -> Lease:
@@ -220,9 +214,9 @@ class Job(Generic[P]):
 
 
 def completion(job: Job[Any]) -> Completion:
-    """How the job is completed in a transaction of its handler's own."""
+    """How the handler of this job completes it in its own transaction."""
     if job._completion is None:
         raise ConfigError(
-            f"expected a job that a worker runs, got {job!r} of your own making; there is no lease to end"
+            f"expected a job that a worker runs, got {job!r}, which has no lease; use the handler's own job"
         )
     return job._completion

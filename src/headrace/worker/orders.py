@@ -1,4 +1,4 @@
-"""What the store says with a renewal, carried out on the worker's loop."""
+"""Carries out what the store answers to a beat, on the worker's loop."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from headrace.core.tasks import Tasks
 from headrace.seam.records import JobId, Leased, Renewed
 from headrace.worker.claimer import Claimer
+from headrace.worker.consumer import Consumer
 from headrace.worker.judge import Judge
 from headrace.worker.leases import Leases
-from headrace.worker.runner import Runner
 from headrace.worker.settler import Settler
 
 
 class Orders:
-    """Leases that are lost, jobs to be cancelled, queues that are paused, and leases that no claim has told of."""
+    """Leases that are lost, jobs to be cancelled, queues that are paused, and leases that this worker does not know."""
 
-    def __init__(self, leases: Leases, runner: Runner, claimer: Claimer, settler: Settler, judge: Judge) -> None:
+    def __init__(self, leases: Leases, consumer: Consumer, claimer: Claimer, settler: Settler, judge: Judge) -> None:
         self._leases = leases
-        self._runner = runner
+        self._consumer = consumer
         self._claimer = claimer
         self._settler = settler
         self._judge = judge
@@ -27,7 +27,7 @@ class Orders:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """From the worker's loop."""
+        """Called on the worker's loop, which is remembered."""
         self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
@@ -35,7 +35,7 @@ class Orders:
         await self._tasks.close()
 
     def hear(self, renewed: Renewed) -> None:
-        """From any thread."""
+        """The answer to a beat. Can be called from any thread."""
         if self._loop is None or not (renewed.lost or renewed.cancels or renewed.paused or renewed.held):
             return
         try:
@@ -47,23 +47,23 @@ class Orders:
         """The lease of this job was nearly over when it was renewed."""
         self._settler.warn(job)
 
-    def doubt(self, leases: Sequence[tuple[JobId, int]], *, doubtful: bool) -> None:
-        """These leases have run out by the worker's own clock, or have been renewed after that."""
-        self._runner.doubt(leases, doubtful=doubtful)
+    def renewed(self, job: Leased, age: float) -> None:
+        """The lease of this job was so many seconds old when it was renewed."""
+        self._settler.measure(job, age)
 
     def _obey(self, renewed: Renewed) -> None:
         for job_id, epoch in renewed.lost:
-            self._runner.lose(job_id, epoch)
+            self._consumer.lose(job_id, epoch)
         for job_id in renewed.cancels:
-            self._runner.cancel(job_id)
+            self._consumer.cancel(job_id)
         if renewed.paused:
-            self._runner.give_back(frozenset(renewed.paused))
+            self._consumer.give_back(frozenset(renewed.paused))
         if unknown := [lease for lease in renewed.held if not self._leases.current(*lease[:2])]:
             self._tasks.start(self._give_back(unknown), "headrace-unknown-leases")
 
     async def _give_back(self, unknown: Sequence[tuple[JobId, int, bool]]) -> None:
-        """Once every claim that was under way has been answered: one of them may have brought these."""
-        await self._claimer.landed()
+        """Give unknown leases back, unless a claim that is under way brings them."""
+        await self._claimer.all_answered()
         for job_id, epoch, begun in unknown:
             if not self._leases.current(job_id, epoch):
-                self._settler.add(self._judge.give_back(job_id, epoch, unbegun=not begun))
+                self._settler.add(self._judge.release(job_id, epoch, unbegun=not begun))

@@ -1,4 +1,4 @@
-"""A duty of every worker: take back what vanished workers left."""
+"""A duty of every worker: take back the jobs of workers that died."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from headrace.core.events import Event, EventKind, Observers
 from headrace.core.slow_calls import timed
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Reap
+from headrace.seam.records import Reap, Reaped
+from headrace.text import reason_in_words
 from headrace.types import JobState
 from headrace.worker.claimer import Claimer
 
@@ -27,9 +28,9 @@ _KINDS = {
 
 
 class Reaper:
-    """Calls ``reap`` on a jittered beat. It needs no leader: any number of workers share the work.
+    """Reaps at regular intervals, with jitter. It needs no leader: any number of workers share the work.
 
-    The store takes nothing back for a worker whose own beats have paused: see ``Backend.reap``.
+    The store reaps nothing for a worker whose own beats have paused: see ``Backend.reap``.
     """
 
     def __init__(
@@ -45,7 +46,10 @@ class Reaper:
         holder: str,
         gap: float,
         claimer: Claimer,
+        guest_of: frozenset[str] | None = None,
     ) -> None:
+        """``guest_of``: the queues of a guest. It reaps only while no worker claims from others."""
+        self._guest_of = guest_of
         self._backend = backend
         self._clock = clock
         self._rng = rng
@@ -61,29 +65,46 @@ class Reaper:
         )
 
     async def run(self, *, at_once: bool = False) -> None:
-        """Reap until cancelled, the first time right away."""
+        """Reap until cancelled, for the first time right away."""
         while True:
             try:
-                full = await self.reap(at_once=at_once) >= self._request.limit
+                full = await self.is_needed() and await self.reap(at_once=at_once) >= self._request.limit
             except Unavailable:
                 full = False
             except Exception:
-                log.exception("a reap failed; the next one comes")
+                log.exception("cannot reap; it is tried again after the usual interval")
                 full = False
-            # At most one full batch per tenth of a beat: after a mass expiry the herd comes back at a walk.
+            # After a full batch there is more, but it is taken slowly: so many jobs at once would flood the workers.
             pace = 0.1 if full else 0.75 + self._rng.random() / 2
             await asyncio.sleep(self._every * pace)
 
+    async def is_needed(self) -> bool:
+        """Whether nobody reaps whose settings should decide."""
+        if self._guest_of is None:
+            return True
+        try:
+            workers = (await self._backend.stats(self._clock.stamp())).workers
+        except Unavailable:
+            return False
+        return all(self._guest_of.issuperset(worker.queues) for worker in workers)
+
     async def reap(self, *, at_once: bool = False) -> int:
-        """One batch; how many jobs it took. ``at_once``: they are due right away, and the claimer looks for
-        them."""
+        """Reap one batch. Returns how many jobs it took. ``at_once``: they are due right away, and the claimer looks
+        for them."""
         request, at = self._request, self._clock.stamp()
-        if at_once:  # where time stands still nobody is ever steady, nor late
+        if at_once:  # on a virtual clock, which stands still, beats say nothing
             request = replace(request, spread=0, holder=request.holder if at is None else None)
         reaped = await timed(self._observers, "reap", self._backend.reap(request, at))
         for job in reaped:
-            kind = EventKind.EXPIRED if job.reason == "expired" else _KINDS[job.state]
-            self._observers.tell(Event(kind, job.id, job.queue, job.task, key=job.key, detail=job.reason))
+            if self._observers.meter is not None:
+                self._observers.meter.upkeep.ran_out(job.queue, waits_again=job.state is JobState.AVAILABLE)
+            self._observers.tell(event_of(job))
         if at_once and reaped:
             self._claimer.wake()
         return len(reaped)
+
+
+def event_of(job: Reaped) -> Event:
+    """What observers hear of a job that was taken back, or has expired."""
+    kind = EventKind.EXPIRED if job.reason == "expired" else _KINDS[job.state]
+    return Event(kind, job.id, job.queue, job.task, key=job.key, detail=reason_in_words(job.reason, job.lost))

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt, or whether to make one at all."""
+"""Retry policies: whether there is another attempt, and how long it waits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _FOREVER = 2**31
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """After failed attempt ``n`` (1-based) wait ``base · factor^(n-1)``, at most ``cap``; with full jitter, anywhere
-    between nothing and that. Past ``max_attempts`` attempts the job has failed.
+    """After failed attempt ``n``, from 1, wait ``base · factor^(n-1)``, at most ``cap``. With jitter, wait a random
+    part of that. After ``max_attempts`` attempts the job has failed.
 
     Exceptions in ``give_up_on`` end the job at once; if ``retry_on`` is set, so do all that are not in it.
 

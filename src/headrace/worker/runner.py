@@ -1,4 +1,4 @@
-"""The stage that runs handlers: long-lived slots that take the next leased job, and the buffer before them."""
+"""Runs handlers: slots that take one leased job after another, and the buffer in front of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from headrace.core.events import EventKind
 from headrace.core.tasks import Tasks
@@ -17,6 +18,7 @@ from headrace.seam.records import JobId, Leased
 from headrace.text import shown
 from headrace.worker.attempt import Attempts
 from headrace.worker.bell import Bell
+from headrace.worker.current import running, saying
 from headrace.worker.deadlines import Deadlines
 from headrace.worker.leases import Leases
 from headrace.worker.settler import Settler
@@ -25,17 +27,17 @@ from headrace.worker.slot import Slot, StopReason
 log = logging.getLogger("headrace")
 
 _STREAK = 32
-"""Jobs that a slot runs before it lets the loop breathe, if their handlers never wait."""
-_STUBBORN = 0.5
-"""Seconds that a handler has to obey its cancellation when the worker stops."""
+"""Jobs that a slot runs before it lets other tasks of the loop run, if their handlers never wait."""
+_UNTIL_ABANDONED = 0.5
+"""Seconds that a cancelled handler has to end when the worker stops."""
 
 _LEARNING = 0.3
 _DOWN = 1.0
-"""Seconds until a slot that has ended is started again: not at once, in case that it ends again and again."""
+"""Seconds until a slot that has ended is started again: not at once, as it may end again and again."""
 
 
 class Runner:
-    """Runs what the claimer delivers."""
+    """Runs the jobs that the claimer delivers."""
 
     def __init__(
         self,
@@ -79,26 +81,31 @@ class Runner:
 
     @property
     def alone(self) -> bool:
-        """Whether a job on its last chance is here: nothing may be claimed until it is done."""
+        """Whether a job on its last chance is here. Nothing may be claimed until it has ended."""
         return self._alone
 
     def companions(self) -> int:
-        """How many jobs more than one per slot this worker can use: those that fill up batches. What share of its jobs
-        come in batches it learns from those that came."""
+        """How many jobs fill up the batches of this worker, beyond one per slot. Which share of the jobs runs in
+        batches is learned from the jobs that came."""
         return int(self._batched * self._slots * (self._largest_batch - 1))
 
     def start(self) -> None:
         """Bring up the slots."""
         self._clean = copy_context()
+        self._clean.run(saying.set, self._leases.say)
         self._all = [Slot() for _ in range(self._slots)]
         for number, slot in enumerate(self._all):
             self._start_slot(slot, number)
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a handler is running in this task."""
+        return any(slot.task is task for slot in self._all)
 
     def deliver(self, jobs: list[Leased]) -> None:
         """Leased jobs from the claimer."""
         self._drained.clear()
         for job in jobs:
-            if job.id in self._running:  # under a lease that is over, or it would not have come again
+            if job.id in self._running:  # its old lease is over, or the job would not have come again
                 self._running[job.id].stop(StopReason.LEASE_LOST)
         self._buffer += jobs
         if self._largest_batch > 1:
@@ -110,7 +117,7 @@ class Runner:
     # -- from outside
 
     def cancel(self, job_id: JobId) -> None:
-        """Its cancellation was asked for. One job of a batch cannot be stopped alone: it ends as its handler says."""
+        """Cancel the job, as was asked for. One job of a batch cannot be stopped alone: it ends as its handler says."""
         if (slot := self._running.get(job_id)) is not None:
             if len(slot.jobs) == 1:
                 slot.stop(StopReason.CANCELLED)
@@ -118,8 +125,9 @@ class Runner:
             self._attempts.cancel(leased)
 
     def lose(self, job_id: JobId, epoch: int) -> None:
-        """This lease is gone: whatever the job does under it will be refused. A batch is stopped with its last one. One
-        whose handler may itself have ended the lease goes on: the store is asked when it is through."""
+        """This lease is lost: the store will refuse the outcome. The handler is stopped; that of a batch, when all its
+        leases are lost. If the handler may have ended the lease in its own transaction, it goes on, and the store is
+        asked later."""
         if not self._leases.current(job_id, epoch) or (job_id, epoch) in self._leases.entrusted:
             return
         self._leases.drop(job_id, epoch)
@@ -127,24 +135,24 @@ class Runner:
             if not any(self._leases.current(job.id, job.epoch) for job in slot.jobs):
                 slot.stop(StopReason.LEASE_LOST)
         elif (leased := self._unbuffer(job_id)) is not None:
-            self._attempts.tell(EventKind.LEASE_LOST, leased, detail="before it was started")
+            self._attempts.events.tell(EventKind.LEASE_LOST, leased, detail="before it was started")
 
     def doubt(self, leases: Iterable[tuple[JobId, int]], *, doubtful: bool) -> None:
-        """Whether these leases may be somebody else's by now, as the store was away for as long as they last."""
+        """Tell handlers whether another worker may have their leases by now, as the store was away for so long."""
         for job_id, epoch in leases:
             slot = self._running.get(job_id)
             if slot is not None and slot.token is not None and self._leases.current(job_id, epoch):
                 slot.token.doubtful = doubtful
 
     def give_back(self, queues: frozenset[str] | None = None) -> None:
-        """Return buffered jobs (of these queues) to the store, each to its old place."""
+        """Give buffered jobs (of these queues) back to the store, each in its old place."""
         for leased in list(self._buffer):
             if queues is None or leased.queue in queues:
                 self._unbuffer(leased.id)
                 self._attempts.release(leased, begun=False)
 
     async def drain(self, seconds: float) -> None:
-        """Wait for running jobs; those that are not done in time are cancelled and go back to the queue."""
+        """Wait for running jobs. Those that have not ended in time are cancelled and given back."""
         try:
             async with asyncio.timeout(seconds):
                 await self._drained.wait()
@@ -152,23 +160,23 @@ class Runner:
             for slot in list(self._running.values()):
                 slot.stop(StopReason.STOPPING)
             try:
-                async with asyncio.timeout(_STUBBORN):
+                async with asyncio.timeout(_UNTIL_ABANDONED):
                     await self._drained.wait()
             except TimeoutError:
                 self._abandon()
 
     def _abandon(self) -> None:
-        """Handlers that would not be cancelled are left behind; what they still do is refused."""
+        """Give back the jobs of handlers that did not end when cancelled. The store refuses what they still do."""
         for slot in {id(slot): slot for slot in self._running.values()}.values():
             for leased in slot.jobs:
-                self._attempts.release(leased, "its handler would not stop")
+                self._attempts.release(leased, "its handler did not stop")
 
     async def close(self) -> None:
         """Take down the slots."""
         self._deadlines.close()
         for slot in self._all:
             slot.closing = True
-        await self._tasks.close(_STUBBORN)
+        await self._tasks.close(_UNTIL_ABANDONED)
 
     def _unbuffer(self, job_id: JobId) -> Leased | None:
         found = next((leased for leased in self._buffer if leased.id == job_id), None)
@@ -181,6 +189,8 @@ class Runner:
     # -- slots
 
     def _start_slot(self, slot: Slot, number: int) -> None:
+        if slot.closing:
+            return
         assert self._clean is not None
         start = partial(self._tasks.start, self._work(slot, number), f"headrace-slot-{number}")
         slot.task = self._clean.copy().run(start)
@@ -189,11 +199,7 @@ class Runner:
     def _slot_ended(self, slot: Slot, number: int, task: asyncio.Task[None]) -> None:
         if slot.task is task and not slot.closing:
             log.error("%s ended; it is started again in %g s", task.get_name(), _DOWN)
-            asyncio.get_running_loop().call_later(_DOWN, self._start_again, slot, number)
-
-    def _start_again(self, slot: Slot, number: int) -> None:
-        if not slot.closing:
-            self._start_slot(slot, number)
+            asyncio.get_running_loop().call_later(_DOWN, self._start_slot, slot, number)
 
     def _wake(self, count: int) -> None:
         while count and self._idle:
@@ -213,6 +219,7 @@ class Runner:
         while True:
             if not self._buffer:
                 streak = 0
+                self._attempts.at_ease()
                 future = loop.create_future()
                 self._idle.append(future)
                 await future
@@ -226,7 +233,7 @@ class Runner:
                     slot.pending = False
                     with suppress(asyncio.CancelledError):
                         await asyncio.sleep(0)
-                if slot.closing:  # its cancellation came when the job was through, and was not passed on
+                if slot.closing:  # it was cancelled when the job had ended, so nobody noticed
                     return
             if leased.lost >= self._last_chance:
                 self._alone = False
@@ -235,10 +242,10 @@ class Runner:
                 self._note_drained()
             try:
                 differs = copy_context() != clean
-            except BaseException:  # a value in it will not be compared
+            except BaseException:  # a value in it cannot be compared
                 differs = True
             if differs:
-                # The handler left something in the context: the next job gets a slot without it.
+                # The handler has changed a context variable: the next job gets a new task with a clean context.
                 self._start_slot(slot, number)
                 return
             streak += 1
@@ -248,7 +255,7 @@ class Runner:
 
     async def _run(self, slot: Slot, leased: Leased, now: float) -> None:
         jobs = [leased]
-        deadline = None
+        deadline = token = None
         try:
             handler = self._attempts.handlers.get(leased.task)
             if handler is None:
@@ -257,6 +264,7 @@ class Runner:
             if handler.batch is not None:
                 jobs += self._companions(leased, handler.batch_size - 1)
             slot.begin(jobs, now)
+            token = running.set(jobs)
             for job in jobs:
                 self._running[job.id] = slot
             timeout = handler.timeout if leased.timeout is None else leased.timeout
@@ -275,6 +283,9 @@ class Runner:
                 self._rescue(job, error)
         finally:
             slot.end()
+            if token is not None:
+                with suppress(ValueError):  # an abandoned slot ends in the context of somebody else
+                    running.reset(token)
             if deadline is not None:
                 self._deadlines.drop(deadline)
             for job in jobs:
@@ -282,18 +293,19 @@ class Runner:
                     del self._running[job.id]
 
     def _rescue(self, leased: Leased, error: BaseException) -> None:
-        """Nothing that comes of a job ends its slot. The job has failed; if even that cannot be told, its lease is left
-        to run out."""
+        """An error of the worker itself must not end the slot: the job fails. If even that is impossible, its lease
+        runs out."""
         if self._settler.has(leased.id, leased.epoch) or not self._leases.current(leased.id, leased.epoch):
             return
         try:
             self._attempts.escaped(leased, error)
         except BaseException:
-            log.exception("what came of job %s (%s) is lost; its lease runs out", leased.id.hex(), shown(leased.task))
+            job_id, task = leased.id.hex(), shown(leased.task)
+            log.exception("the outcome of job %s (%s) is lost; it runs again when its lease has run out", job_id, task)
             self._leases.drop(leased.id, leased.epoch)
 
     def _companions(self, leased: Leased, count: int) -> list[Leased]:
-        """Buffered jobs of the same task whose leases hold, for a handler of many."""
+        """Buffered jobs of the same task, to fill up its batch."""
         now = self._leases.now()
         fit = (job for job in self._buffer if job.task == leased.task and not self._leases.over(job.id, job.epoch, now))
         found = list(islice(fit, count))

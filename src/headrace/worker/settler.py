@@ -1,9 +1,9 @@
-"""The stage that ends leases: outcomes gather here until a trip takes them to the store."""
+"""Keeps settlements until a trip takes them to the store, and ends their leases when it answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -17,24 +17,29 @@ from headrace.types import JobState
 from headrace.worker.bell import Bell
 from headrace.worker.leases import Leases
 
+Answered = Callable[[Settlement, JobState | None], None]
+"""Hears how the store has answered a settlement; None: fenced off."""
+
 
 class Settler:
     """Settlements that the store has not answered yet."""
 
     def __init__(self, leases: Leases, observers: Observers, notes: Notes, bell: Bell) -> None:
+        self.hears: Answered | None = None
+        """Hears all answers."""
         self._leases = leases
         self.notes = notes
         self._observers = observers
         self._bell = bell
         self.quiet = asyncio.Event()
-        """Set while every settlement has its answer."""
+        """Set while no settlement waits for its answer."""
         self.quiet.set()
         self._waiting: list[Settlement] = []
         self._apart: list[Settlement] = []
-        """Of jobs whose handlers complete them in transactions of their own. Until such a transaction ends, the store
-        lets no other end the lease, so these settlements travel on trips of their own."""
-        self._news: dict[tuple[JobId, int], Event] = {}
-        """What to tell of a settlement once the store has accepted it."""
+        """Settlements of jobs that handlers complete in their own transactions. Until such a transaction ends, the
+        store cannot end the lease, so these settlements have trips of their own."""
+        self._events: dict[tuple[JobId, int], Event] = {}
+        """The event of a settlement. Observers are told when the store has accepted it."""
         self.under_way = 0
         """Settlements on trips that the store has not answered."""
         self.settled = 0
@@ -44,22 +49,28 @@ class Settler:
         return len(self._waiting) + len(self._apart) + self.under_way
 
     def doubtful(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> list[int]:
-        """Which of these were refused, perhaps only because their handlers had completed the jobs themselves. Empty
-        when no news waits for the answer."""
-        return self._leases.entrusted.refused(batch, states) if self._news else []
+        """The settlements that were refused, perhaps only because a handler had completed its job. By position. Only
+        events depend on this, so it is empty without them."""
+        return self._leases.entrusted.refused(batch, states) if self._events else []
 
     def confirm(self, settlement: Settlement) -> JobState:
-        """The handler has completed the job itself. Observers are told that, whatever the outcome was."""
+        """The handler has completed the job itself. Observers are told so, whatever the outcome was."""
         lease = settlement.id, settlement.epoch
-        if (news := self._news.get(lease)) is not None:
+        if (event := self._events.get(lease)) is not None:
             result = self._leases.entrusted.result(*lease)
-            self._news[lease] = replace(news, kind=EventKind.COMPLETED, result=result)
+            self._events[lease] = replace(event, kind=EventKind.COMPLETED, result=result)
         return settlement.state
 
-    def add(self, settlement: Settlement, news: Event | None = None) -> None:
-        """Put an outcome on its way; ``news`` is told when the store has accepted it."""
-        if news is not None:
-            self._news[settlement.id, settlement.epoch] = news
+    def refused(self, failure: Settlement, error: Exception) -> None:
+        """The store has rejected an outcome, and the job fails. Observers are told so instead of the outcome."""
+        lease = failure.id, failure.epoch
+        if (event := self._events.get(lease)) is not None:
+            self._events[lease] = replace(event, kind=EventKind.FAILED, error=error, detail=failure.reason, result=None)
+
+    def add(self, settlement: Settlement, event: Event | None = None) -> None:
+        """Keep it for the next trip. Observers are told the event when the store has accepted it."""
+        if event is not None:
+            self._events[settlement.id, settlement.epoch] = event
         if not self._waiting:  # else it is not set
             self.quiet.clear()
         entrusted = self._leases.entrusted.results
@@ -70,17 +81,17 @@ class Settler:
         self._bell.ring()
 
     def has(self, job_id: JobId, epoch: int) -> bool:
-        """Whether an outcome under this lease waits for its trip."""
+        """Whether a settlement under this lease waits for its trip."""
         return any((one.id, one.epoch) == (job_id, epoch) for one in (*self._waiting, *self._apart))
 
     def take_apart(self, limit: int) -> list[Settlement]:
-        """The same for a trip with those whose handlers have a transaction of their own, and nothing else."""
+        """The same for a trip with only those of jobs that handlers complete in their own transactions."""
         taken, self._apart = self._apart[:limit], self._apart[limit:]
         self.under_way += len(taken)
         return taken
 
     def take(self, limit: int) -> list[Settlement]:
-        """What the next trip takes along; until it is answered the leases are kept."""
+        """The settlements for the next trip. Their leases are kept until it is answered."""
         if len(self._waiting) <= limit:
             taken, self._waiting = self._waiting, []
         else:
@@ -89,25 +100,49 @@ class Settler:
         return taken
 
     def put_back(self, batch: Sequence[Settlement]) -> None:
-        """The trip that took these was broken off, and is not repeated."""
+        """The trip that took these does not carry them."""
         self.under_way -= len(batch)
         self._waiting[:0] = batch
+
+    def jobs(self, batch: Sequence[Settlement]) -> list[Leased]:
+        """The jobs that these settlements end the leases of, as far as they are known."""
+        return [job for settlement in batch if (job := self._leases.job(settlement)) is not None]
 
     def answered(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> None:
         """The store has answered these settlements."""
         self.under_way -= len(batch)
         self.settled += len(batch)
+        if batch and self._observers.meter is not None and (job := self._leases.job(batch[0])) is not None:
+            self.measure(job, self._leases.age(job.id, job.epoch) or 0.0)
         for position, job in self._leases.settled(batch, self._leases.now()).items():
             if states[position] is not None:
                 self.warn(job)
-        if self._news or self.notes.expected:
+        if self._events or self.notes.expected:
             for settlement, state in zip(batch, states, strict=True):
                 self._tell(settlement, state)
                 self.notes.answered(settlement, state)
+        if self.hears is not None:
+            for settlement, state in zip(batch, states, strict=True):
+                self.hears(settlement, state)
+        self._rest()
+
+    def dropped(self, settlement: Settlement) -> None:
+        """The store has rejected this settlement, and nothing takes its place: the lease goes on."""
+        self.under_way -= 1
+        self._events.pop((settlement.id, settlement.epoch), None)
+        self._rest()
+
+    def _rest(self) -> None:
         if not len(self):
             self.quiet.set()
             if not len(self._leases):
                 self._bell.ring()
+
+    def measure(self, job: Leased, age: float) -> None:
+        """The lease of this job was so many seconds old when it was renewed, or the job ended. Told of one job in each
+        trip and each beat."""
+        if self._observers.meter is not None:
+            self._observers.meter.upkeep.used(job.queue, age / self._leases.lease)
 
     def warn(self, job: Leased) -> None:
         """The lease of this job was nearly over when it was renewed, or the job ended."""
@@ -118,12 +153,12 @@ class Settler:
         self._observers.alert(Alert.LEASE_NEARLY_OVER, job.queue, sentence, **more)
 
     def _tell(self, settlement: Settlement, state: JobState | None) -> None:
-        news = self._news.pop((settlement.id, settlement.epoch), None)
-        if news is None:
+        event = self._events.pop((settlement.id, settlement.epoch), None)
+        if event is None:
             return
         if state is settlement.state:
-            self._observers.tell(news)
+            self._observers.tell(event)
         elif state is None:
-            self._observers.tell(replace(news, kind=EventKind.LEASE_LOST, detail="outcome refused"))
+            self._observers.tell(replace(event, kind=EventKind.LEASE_LOST, detail="outcome refused"))
         else:
-            self._observers.tell(replace(news, kind=EventKind.CANCELLED, detail="instead of another run"))
+            self._observers.tell(replace(event, kind=EventKind.CANCELLED, detail="instead of another run"))

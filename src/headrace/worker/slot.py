@@ -1,4 +1,4 @@
-"""One place to run a job in."""
+"""A slot of a worker: a place where one job, or one batch, runs at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.worker.job import CancelToken
 
 
 class StopReason(StrEnum):
-    """Why a handler is asked to end before it is done."""
+    """Why a handler is asked to end early."""
 
     TIMED_OUT = "timed out"
     CANCELLED = "cancelled"
@@ -20,9 +20,9 @@ class StopReason(StrEnum):
 
 
 class Slot:
-    """What runs in one slot right now, and the way to stop it."""
+    """What runs in the slot right now, and how it is stopped."""
 
-    __slots__ = ("closing", "jobs", "pending", "reason", "started", "task", "token")
+    __slots__ = ("began", "closing", "jobs", "pending", "reason", "started", "task", "token")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
@@ -30,18 +30,21 @@ class Slot:
         self.token: CancelToken | None = None
         self.reason: StopReason | None = None
         self.started = 0.0
+        """By the loop's clock."""
+        self.began = 0.0
+        """By ``perf_counter``, if jobs are measured."""
         self.closing = False
         """Whether the slot itself is being taken down."""
         self.pending = False
-        """Whether the slot's task may still be cancelled by a stop that was meant for a job which has ended."""
+        """Whether a stop that came too late for its job may still cancel the slot's task."""
 
     def begin(self, jobs: list[Leased], now: float) -> None:
         """These jobs run here from now on."""
         self.jobs, self.token, self.reason, self.started = jobs, None, None, now
 
     def end(self) -> None:
-        """Nothing runs here any more. A stop that was asked for and not obeyed is forgotten; but where that came too
-        late for the handler to notice, it is ``pending`` until the slot waits for something."""
+        """Nothing runs here any more. A stop that the handler did not obey is forgotten. If it came too late for the
+        handler to notice, it is ``pending`` until the slot next waits."""
         self.jobs = []
         while not self.closing and self.task is not None and self.task.cancelling():
             self.pending = True
@@ -49,23 +52,23 @@ class Slot:
 
     @property
     def stopped(self) -> bool:
-        """Whether a cancellation that the handler let through was ours. One of its own making is a failure like any
-        other; one of the whole slot goes on its way."""
+        """Whether a ``CancelledError`` of the handler comes from ``stop``. One that the handler itself raised is a
+        failure like any other. If the whole slot is cancelled, this raises."""
         if self.closing:
             raise asyncio.CancelledError
         return self.reason is not None
 
     @property
     def abandoned(self) -> bool:
-        """Whether a ``GeneratorExit`` is that of the slot's own coroutine, which nobody runs any more. One that a
-        handler raised is a failure like any other."""
+        """Whether a ``GeneratorExit`` comes from the end of the slot's own coroutine. One that a handler raised is a
+        failure like any other."""
         try:
             return asyncio.current_task() is not self.task
         except RuntimeError:  # no loop runs
             return True
 
     def stop(self, reason: StopReason) -> None:
-        """Ask the handler to end; the first reason stays."""
+        """Ask the handler to end. The first reason stays."""
         if self.jobs and self.reason is None:
             self.reason = reason
             if self.token is not None:

@@ -1,4 +1,4 @@
-"""A worker that too many threads of its own keep from working."""
+"""What a worker does about its strays: it tells of them, and with too many of them it claims nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headrace.worker.runner import Runner
 from headrace.worker.strays import Strays
 
 _PER_SLOT = 4
-"""Threads that go on although their jobs were given up on. With more of them a worker claims nothing."""
+"""With this many strays per slot, a worker claims nothing."""
 
 
 class StrayWatch:
-    """Counts threads that go on although their jobs were given up on, and tells of them."""
+    """Watches the strays of one worker."""
 
     def __init__(
         self, strays: Strays, runner: Runner, observers: Observers, bell: Bell, *, worker: str, slots: int
@@ -23,8 +23,9 @@ class StrayWatch:
         self._runner = runner
         self._observers = observers
         self._worker = worker
+        self._bell = bell
         self._most = _PER_SLOT * slots
-        strays.came, strays.stays, strays.gone = self._came, self._stays, bell.ring
+        strays.watcher = self
 
     def __len__(self) -> int:
         return len(self._strays)
@@ -39,12 +40,18 @@ class StrayWatch:
         """Whether there are so many that nothing more may be started."""
         return len(self._strays) >= self._most
 
-    def _came(self) -> None:
+    def came(self) -> None:
+        """If there are too many now, the jobs that wait in the buffer go back to the store."""
         if self.stuck:
             self._runner.give_back()
             sentence = f"{self}; worker {self._worker} claims nothing until some of them end"
             self._observers.alert(Alert.TOO_MANY_THREADS, self._worker, sentence, worker=self._worker)
 
-    def _stays(self, task: str) -> None:
+    def stays(self, task: str) -> None:
+        """Alert observers to the task."""
         sentence = f"a job of task {shown(task)} was given up on, and its thread goes on; {self}"
         self._observers.alert(Alert.THREAD_LEFT_BEHIND, task, sentence, task=task, worker=self._worker)
+
+    def went(self) -> None:
+        """The worker may claim again."""
+        self._bell.ring()

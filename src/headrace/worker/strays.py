@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from typing import Protocol
 
 _MOMENT = 1.0
 """Seconds in which a handler that looks at its cancel token should have returned."""
 
 
+class Watcher(Protocol):
+    """The worker that the strays belong to. It is called on the event loop."""
+
+    def came(self) -> None:
+        """A thread has been left behind."""
+
+    def stays(self, task: str) -> None:
+        """One with a job of this task has not returned after a moment."""
+
+    def went(self) -> None:
+        """One has returned."""
+
+
 class Strays:
-    """How many there are, and who wants to know. They come on the event loop and go from threads of their own."""
+    """Counts them. They come on the event loop and go from threads of their own."""
 
     def __init__(self) -> None:
         self._tasks: dict[object, str] = {}
         self._lock = threading.Lock()
-        self.came: Callable[[], None] = _nobody
-        """Called on the loop when one has been left behind."""
-        self.stays: Callable[[str], None] = _tell_nobody
-        """Called on the loop with the task of one that has not returned after a moment."""
-        self.gone: Callable[[], None] = _nobody
-        """Called on the loop when one has returned."""
+        self.watcher: Watcher | None = None
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -31,10 +39,11 @@ class Strays:
         with self._lock:
             self._tasks[thread] = task
         asyncio.get_running_loop().call_later(_MOMENT, self._look, thread)
-        self.came()
+        if self.watcher is not None:
+            self.watcher.came()
 
     def remove(self, thread: object, loop: asyncio.AbstractEventLoop) -> None:
-        """The thread has returned; from the thread itself."""
+        """The thread has returned. Called from the thread itself."""
         with self._lock:
             self._tasks.pop(thread, None)
         try:
@@ -43,14 +52,9 @@ class Strays:
             return
 
     def _look(self, thread: object) -> None:
-        if (task := self._tasks.get(thread)) is not None:
-            self.stays(task)
+        if (task := self._tasks.get(thread)) is not None and self.watcher is not None:
+            self.watcher.stays(task)
 
     def _tell_gone(self) -> None:
-        self.gone()
-
-
-def _nobody() -> None: ...
-
-
-def _tell_nobody(task: str) -> None: ...
+        if self.watcher is not None:
+            self.watcher.went()

@@ -1,10 +1,10 @@
-"""Trips to the store, one after the other: each carries settlements there and jobs back."""
+"""Trips to the store: each takes settlements there and brings jobs back."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from headrace.core.backoff import Backoff
@@ -12,25 +12,30 @@ from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.slow_calls import took
 from headrace.errors import BackendError, ConfigError, Rejected, Unavailable
+from headrace.keeping.hard_bounds import HardBounds, Loads
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claimed, JobId, Record, Settlement
 from headrace.types import JobState
 from headrace.worker.bell import Bell
 from headrace.worker.claimer import Claimer
-from headrace.worker.judge import Judge
 from headrace.worker.outage import Outage
 from headrace.worker.renewer import Renewer
 from headrace.worker.settler import Settler
 
 log = logging.getLogger("headrace")
 
+Stow = Callable[[list[Settlement]], Awaitable[list[Settlement]]]
+"""Takes cells of settlements to the object store."""
+Refuse = Callable[[Settlement, Exception], Settlement | None]
+"""What to store instead of a settlement that the store has rejected; None: nothing, and its lease goes on."""
+
 
 class Trips:
     """Makes a trip whenever there is something to carry, one at a time.
 
-    Where the store offers ``finish_and_claim``, one trip settles and claims. A worker then has as many ``Trips`` as the
-    store's limits allow. Elsewhere it has one for settlements and one for claims, so that neither waits for the other.
-    Settlements that wait for a handler's own transaction have one ``apart``, so that nothing else waits for them.
+    If the store has ``finish_and_claim``, one trip settles and claims, and a worker has as many ``Trips`` as the
+    store's limits allow. Otherwise it has one for settlements and one for claims, so that neither waits for the other.
+    A further one is for settlements that wait for handlers' own transactions (``apart``): nothing else waits for them.
     """
 
     def __init__(
@@ -43,10 +48,12 @@ class Trips:
         *,
         settler: Settler | None,
         claimer: Claimer | None,
-        judge: Judge,
+        refuse: Refuse,
         renewer: Renewer,
         bell: Bell,
         lease: float,
+        stow: Stow | None = None,
+        room: HardBounds | None = None,
         apart: bool = False,
     ) -> None:
         self._take = None if settler is None else settler.take_apart if apart else settler.take
@@ -57,12 +64,17 @@ class Trips:
         self._outage = outage
         self._settler = settler
         self._claimer = claimer
-        self._judge = judge
+        self._refuse = refuse
         self._renewer = renewer
         self._lease = lease
+        self._stow = stow
+        self._room = room
         self._bell = bell
         self.beat = 0.0
         """When the store last answered, by the loop's clock."""
+        self.asking_since: float | None = None
+        """Since when the store owes an answer, however often it was asked; None: it owes none."""
+        self.apart = apart
 
     async def run(self) -> None:
         """Make trips until cancelled."""
@@ -77,29 +89,55 @@ class Trips:
                     if self._settler:
                         self._settler.put_back(batch)
                     raise
+                finally:
+                    self.asking_since = None
             else:
                 await self._bell.wait(rung)
 
     async def _trip(self, batch: list[Settlement], want: int) -> None:
+        room = self._room if batch else None
+        loads: Loads = {}
+        if room is not None:
+            most, loads = room.weigh(batch)
+            if most < len(batch):
+                assert self._settler is not None
+                self._settler.put_back(batch[most:])
+                del batch[most:]
+                want = 0  # first the rest
+        if batch and self._stow is not None:
+            batch[:] = await self._stow(batch)
+            if room is not None:
+                loads = room.weigh(batch)[1]
+        if room is None:
+            await self._carry(batch, want)
+            return
+        await room.make_room(loads)
+        try:
+            await self._carry(batch, want)
+        finally:
+            room.stored(loads)
+
+    async def _carry(self, batch: list[Settlement], want: int) -> None:
         repeated, loop = False, asyncio.get_running_loop()
-        hold_out = loop.time() + self._lease
+        self.asking_since = loop.time()
+        deadline = self.asking_since + self._lease
         while True:
             sent_at, since = loop.time(), self._clock.elapsed()
             try:
                 states, claimed = await self._send(batch, want, repeated=repeated)
             except Exception as error:
-                at_fault = _blames(error)
-                if not at_fault:  # what was sent may have been carried out
+                at_fault = _is_rejection(error)
+                if not at_fault:  # the store may have carried out what was sent
                     repeated = True
                     if want:
                         self._renewer.doubt()
-                if batch and (at_fault or self._stumbles(hold_out)):
+                if batch and (at_fault or self._is_refused(deadline)):
                     await self._settle_one_by_one(batch, repeated=repeated)
                     return
                 if not isinstance(error, Unavailable):
                     if isinstance(error, ConfigError) and not self._outage.ever_answered:
-                        raise  # this worker may not claim, and never could
-                    log.exception("a trip failed in a way that the store should not fail; it is tried again")
+                        raise  # this worker has no right to claim, and never had
+                    log.exception("unexpected error of the store; the trip is repeated")
                 await self._stay_away(error)
                 if not batch:
                     return
@@ -110,6 +148,9 @@ class Trips:
         self._outage.ends(settled=bool(batch))
         operation = "finish_and_claim" if want and batch else "claim" if want else "finish"
         took(self._observers, operation, self._outage.answered - sent_at)
+        if self._observers.travelled is not None:
+            settled = self._settler.jobs(batch) if self._settler else []
+            self._observers.tell_trip(settled, claimed.jobs if claimed else (), self._outage.answered - sent_at)
         self.beat = sent_at
         if batch and self._settler:
             self._settler.answered(batch, states)
@@ -117,6 +158,8 @@ class Trips:
             if claimed.doubtful:
                 self._renewer.doubt()
             self._claimer.got(claimed, want, sent_at, since)
+            if self._observers.meter is not None:
+                self._observers.meter.claims.add(len(claimed.jobs))
             for job in claimed.expired:
                 self._observers.tell(
                     Event(EventKind.EXPIRED, job.id, job.queue, job.task, key=job.key, detail=job.reason)
@@ -126,54 +169,59 @@ class Trips:
         self._outage.begins(error)
         await asyncio.sleep(self._backoff.pause())
 
-    def _stumbles(self, hold_out: float) -> bool:
-        """Whether the store has refused a batch until ``hold_out`` and yet answers everything else."""
+    def _is_refused(self, deadline: float) -> bool:
+        """Whether the store has refused a batch until ``deadline``, although it answers everything else."""
         now = asyncio.get_running_loop().time()
-        return now > hold_out and max(self._outage.answered, self._renewer.beat) > now - self._lease / 2
+        return now > deadline and max(self._outage.answered, self._renewer.beat) > now - self._lease / 2
 
     async def _settle_one_by_one(self, batch: list[Settlement], *, repeated: bool) -> None:
-        """The store refuses the batch: because of what is in it, or again and again. Send the outcomes one by one, so
-        that only those at fault are not stored. Those that are answered leave the batch.
+        """The store refuses the batch: because of what is in it, or again and again. Send the settlements one by one,
+        so that only those at fault are not stored. Those that are answered leave the batch.
 
-        An outcome that is at fault becomes a failure. Any other error may pass, so the outcome is sent again. If the
-        store takes others meanwhile, that ends after one lease, and the job's lease runs out."""
+        For an outcome that is at fault, ``refuse`` says what follows. After any other error the outcome is sent again.
+        If the store takes others meanwhile, that ends after one lease, and the job's lease runs out."""
         assert self._settler is not None
-        hold_out = asyncio.get_running_loop().time() + self._lease
+        deadline = asyncio.get_running_loop().time() + self._lease
         sent = {settlement.id for settlement in batch} if repeated else set()
         blamed: set[JobId] = set()
         while batch:
             settlement = batch[0]
-            state = None
+            job_id, state = settlement.id.hex(), None
             try:
                 [state] = await self._finish([settlement], repeated=settlement.id in sent)
             except Exception as error:
-                if not _blames(error):
-                    if not self._hopeless(error, hold_out):
+                if not _is_rejection(error):
+                    if not self._hopeless(error, deadline):
                         sent.add(settlement.id)
                         batch.append(batch.pop(0))
                         await self._stay_away(error)
                         continue
-                    log.error("the outcome of job %s was refused for %g s", settlement.id.hex(), self._lease)
+                    log.error("the outcome of job %s was refused for %g s; its lease runs out", job_id, self._lease)
                 elif settlement.id not in blamed:
-                    log.exception("the outcome of job %s was refused", settlement.id.hex())
+                    log.exception("the store rejected the outcome of job %s", job_id)
                     self._observers.tell(Event(EventKind.ERROR, settlement.id, error=error, detail="outcome refused"))
                     blamed.add(settlement.id)
                     sent.discard(settlement.id)
-                    batch[0] = self._judge.refused(settlement, error)
+                    instead = self._refuse(settlement, error)
+                    if instead is None:
+                        del batch[0]
+                        self._settler.dropped(settlement)
+                    else:
+                        batch[0] = instead
                     continue
                 else:
-                    log.exception("so was its failure; its lease runs out by itself")
+                    log.exception("the store rejected even the failure of job %s; its lease runs out", job_id)
             else:
                 self._backoff.reset()
                 self._outage.ends(settled=True)
             del batch[0]
             self._settler.answered([settlement], [state])
 
-    def _hopeless(self, error: Exception, hold_out: float) -> bool:
-        """Whether an outcome has been refused for the length of a lease although the store answers."""
+    def _hopeless(self, error: Exception, deadline: float) -> bool:
+        """Whether an outcome has been refused for a whole lease, although the store answers."""
         if not isinstance(error, Unavailable):
-            return asyncio.get_running_loop().time() > hold_out
-        return self._outage.settled > hold_out - self._lease and self._stumbles(hold_out)
+            return asyncio.get_running_loop().time() > deadline
+        return self._outage.settled > deadline - self._lease and self._is_refused(deadline)
 
     async def _send(
         self, batch: list[Settlement], want: int, *, repeated: bool
@@ -188,7 +236,7 @@ class Trips:
                 return [], await backend.claim(request, at)
             states, claimed = await backend.finish_and_claim(batch, request, at)
             return await self._ask_again(batch, states, repeated=repeated), claimed
-        finally:  # not before: until its jobs are granted, their leases look unknown
+        finally:  # not earlier: until its jobs are granted, their leases look unknown
             self._claimer.arrive(claim, want)
 
     async def _finish(self, batch: list[Settlement], *, repeated: bool) -> list[JobState | None]:
@@ -198,8 +246,8 @@ class Trips:
     async def _ask_again(
         self, batch: list[Settlement], states: list[JobState | None], *, repeated: bool
     ) -> list[JobState | None]:
-        """A settlement may be refused because this worker has ended the lease already: by an earlier try of a repeated
-        trip, or in the handler's own transaction. The stored job tells, by its state and its epoch. If it cannot be
+        """A settlement may be refused because this worker has ended the lease already: when the trip was made before,
+        or in the handler's own transaction. The state and epoch of the stored job show which. If the job cannot be
         fetched, the settlement counts as accepted."""
         entrusted = self._settler.doubtful(batch, states) if self._settler else []
         if not (repeated or entrusted):
@@ -209,21 +257,30 @@ class Trips:
         try:
             records = await self._backend.fetch([batch[i].id for i in unsure], at=self._clock.stamp())
         except BackendError as error:
-            log.debug("jobs whose outcomes were refused cannot be fetched: %s", error)
+            log.debug("cannot fetch jobs whose outcomes were refused: %s", error)
         for i, record in zip(unsure, records, strict=True):
             settlement = batch[i]
             if self._settler and i in entrusted and _ended(record, JobState.COMPLETED, settlement.epoch):
                 states[i] = self._settler.confirm(settlement)
-            elif repeated and (not settlement.state.terminal or _ended(record, settlement.state, settlement.epoch)):
+            elif repeated and _accepted(record, settlement):
                 states[i] = settlement.state
         return states
 
 
-def _blames(error: Exception) -> bool:
-    """Whether an error says that what was sent is at fault. Any other error may pass."""
+def _is_rejection(error: Exception) -> bool:
+    """Whether the error says that what was sent is at fault. After any other error, a repetition may help."""
     return isinstance(error, Rejected) or not isinstance(error, BackendError | ConfigError)
 
 
+def _accepted(record: Record | None, settlement: Settlement) -> bool:
+    """Whether an earlier try of this settlement was carried out, as far as the stored job shows it. A job that waits
+    again may have been claimed since, which says nothing; but a loss shows that it was reaped instead."""
+    if settlement.state.terminal:
+        return _ended(record, settlement.state, settlement.epoch)
+    reaped = record is not None and record.epoch == settlement.epoch and record.lost > 0
+    return settlement.keep_lost or not reaped
+
+
 def _ended(record: Record | None, state: JobState, epoch: int) -> bool:
-    """Whether the job ended in this state under this lease; also if its record is gone."""
+    """Whether the job ended in this state under this lease, or its record is gone."""
     return record is None or (record.state, record.epoch) == (state, epoch)

@@ -23,7 +23,6 @@ from headrace.seam.records import (
     Hold,
     Move,
     Pause,
-    Place,
     Reap,
     Reprioritise,
     Requeue,
@@ -32,6 +31,7 @@ from headrace.seam.records import (
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
     Watch,
 )
 from headrace.seam.ticks import Drop, NewTick, Overlap, Plan, Save, Schedule, TickNote
@@ -110,7 +110,7 @@ async def _claim(store: Backend, numbers: Sequence[int]) -> Any:
 
 
 async def _sweep(store: Backend, numbers: Sequence[int]) -> Any:
-    return await store.sweep(SweepClause(place=Place.FAILED, older_than=0), NOW)
+    return await store.sweep(SweepClause(target=SweepTarget.FAILED, older_than=0), NOW)
 
 
 async def _insert(store: Backend, numbers: Sequence[int]) -> Any:
@@ -218,7 +218,7 @@ async def _note(store: Backend, numbers: Sequence[int]) -> Any:
 
 
 async def _sweep_ticks(store: Backend, numbers: Sequence[int]) -> Any:
-    return await store.sweep(SweepClause(place=Place.TICKS, max_count=0), NOW)
+    return await store.sweep(SweepClause(target=SweepTarget.TICKS, max_count=0), NOW)
 
 
 SCHEDULED = Ground(

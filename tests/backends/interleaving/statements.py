@@ -25,7 +25,6 @@ from headrace.seam.records import (
     JobKey,
     Move,
     Pause,
-    Place,
     Reap,
     Reprioritise,
     Requeue,
@@ -35,6 +34,7 @@ from headrace.seam.records import (
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
     Watch,
 )
 from headrace.types import JobState
@@ -296,9 +296,9 @@ def _configure(paused: bool) -> Run:
 # -- upkeep
 
 
-def _sweep(place: Place, **bounds: Any) -> Run:
+def _sweep(place: SweepTarget, **bounds: Any) -> Run:
     async def run(store: Backend, scene: Scene) -> Facts:
-        swept = await store.sweep(SweepClause(place=place, **bounds), NOW)
+        swept = await store.sweep(SweepClause(target=place, **bounds), NOW)
         return [(scene.numbers[0], swept.removed)] if len(scene.strands) == 1 else []
 
     return run
@@ -312,7 +312,7 @@ async def _drop_day(store: Backend, scene: Scene) -> Facts:
     if isinstance(store, Spoken):
         removed = await store.drop_day(NOW + 72 * HOUR, 24 * HOUR)
     else:
-        clause = SweepClause(place=Place.COMPLETED, older_than=24 * HOUR)
+        clause = SweepClause(target=SweepTarget.COMPLETED, older_than=24 * HOUR)
         removed = (await store.sweep(clause, NOW + 72 * HOUR)).removed
     return [(scene.numbers[0], removed)] if len(scene.strands) == 1 else []
 
@@ -385,11 +385,11 @@ STATEMENTS = (
     _of_many("delete the waiting", Delete(), states=_WAITING),
     Statement("pause the queue", _configure(True)),
     Statement("resume the queue", _configure(False)),
-    Statement("sweep completed by age", _sweep(Place.COMPLETED, older_than=SECOND), passing=_swept_nothing),
-    Statement("sweep failed by age", _sweep(Place.FAILED, older_than=SECOND), passing=_swept_nothing),
-    Statement("sweep failed by count", _sweep(Place.FAILED, max_count=0), passing=_swept_nothing),
-    Statement("sweep completed by bytes", _sweep(Place.COMPLETED, max_bytes=0), passing=_swept_nothing),
-    Statement("sweep results", _sweep(Place.RESULTS), passing=_swept_nothing),
+    Statement("sweep completed by age", _sweep(SweepTarget.COMPLETED, older_than=SECOND), passing=_swept_nothing),
+    Statement("sweep failed by age", _sweep(SweepTarget.FAILED, older_than=SECOND), passing=_swept_nothing),
+    Statement("sweep failed by count", _sweep(SweepTarget.FAILED, max_count=0), passing=_swept_nothing),
+    Statement("sweep completed by bytes", _sweep(SweepTarget.COMPLETED, max_bytes=0), passing=_swept_nothing),
+    Statement("sweep results", _sweep(SweepTarget.RESULTS), passing=_swept_nothing),
     Statement("drop the completed of a day", _drop_day, passing=_swept_nothing),
     Statement("make a day", _inner(f"SELECT {{schema}}.make_day('{NEXT_DAY}')")),
     Statement("fold deltas", _inner("SELECT {schema}.fold_deltas()")),
@@ -438,8 +438,8 @@ def _alter_one(change: Change) -> Run:
 
 
 THINNING = (
-    Statement("sweep five", _sweep(Place.FAILED, max_count=25), passing=_nothing),
-    Statement("sweep one", _sweep(Place.FAILED, older_than=SECOND, limit=1), passing=_nothing),
+    Statement("sweep five", _sweep(SweepTarget.FAILED, max_count=25), passing=_nothing),
+    Statement("sweep one", _sweep(SweepTarget.FAILED, older_than=SECOND, limit=1), passing=_nothing),
     Statement("delete one", _alter_one(Delete())),
     Statement("requeue one", _alter_one(Requeue())),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.seam.protocol import Backend, TickStore
-from headrace.seam.records import Cancel, Claim, Pause, Place, Selector, Settlement, SweepClause
+from headrace.seam.records import Cancel, Claim, Pause, Selector, Settlement, SweepClause, SweepTarget
 from headrace.seam.ticks import Drop, NewTick, Overlap, Plan, Save, Schedule, TickNote
 from headrace.testing.conformance.ticks import uid
 from headrace.types import JobState
@@ -174,7 +174,7 @@ async def _note(store: Backend, scene: Scene) -> Facts:
 
 def _sweep(**bounds: Any) -> Run:
     async def run(store: Backend, scene: Scene) -> Facts:
-        swept = await store.sweep(SweepClause(place=Place.TICKS, **bounds), NOW)
+        swept = await store.sweep(SweepClause(target=SweepTarget.TICKS, **bounds), NOW)
         return [(scene.numbers[0], swept.removed)] if len(scene.strands) == 1 else []
 
     return run

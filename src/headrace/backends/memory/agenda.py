@@ -14,7 +14,7 @@ Position = TypeVar("Position", int, tuple[int, int])
 class Agenda(Generic[Name, Position]):
     """Names in the order of (position, name), each at one position.
 
-    A name that is dropped or put elsewhere leaves a stale entry in the heap. When more than half of the entries are
+    A name that is dropped or put elsewhere leaves a stale item in the heap. When more than half of the items are
     stale, the heap is rebuilt. That takes about as many steps as there were calls since the last time, so on average
     each call pays for one.
     """
@@ -78,7 +78,7 @@ class Agenda(Generic[Name, Position]):
             heappush(self._heap, (position, name))
         return list(found)
 
-    def later(self, now: Position) -> int:
+    def count_after(self, now: Position) -> int:
         """How many positions are still to come."""
         if (first := self.first()) is None or first > now:
             return len(self.positions)

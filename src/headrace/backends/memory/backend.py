@@ -7,18 +7,28 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from heapq import nlargest, nsmallest
 
+from headrace.backends.archive import Archive, End
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.claiming import Claiming
+from headrace.backends.memory.documents import MemoryDocuments
 from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.events import MemoryEvents
 from headrace.backends.memory.fleet import Listed
+from headrace.backends.memory.journal import MemoryJournal
 from headrace.backends.memory.leasing import reaped
+from headrace.backends.memory.parts import MemoryParts
 from headrace.backends.memory.policies import MemoryPolicies
+from headrace.backends.memory.references import MemoryReferences
 from headrace.backends.memory.stats import stats
 from headrace.backends.memory.store import LIVE, MemoryStore
 from headrace.backends.memory.sweeping import sweep
 from headrace.backends.memory.ticks import MemoryTicks
-from headrace.backends.settled import check_settled
+from headrace.backends.memory.tracks import MemoryTracks
+from headrace.backends.memory.transfers import MemoryTransfers
+from headrace.backends.settlement_checks import check_settled
 from headrace.seam import records as r
+from headrace.seam.archive import Mark
+from headrace.seam.usage import Usage
 from headrace.types import JobState
 
 
@@ -31,19 +41,34 @@ class MemoryBackend:
 
     limits = r.Limits(durable="nothing survives the process")
     tx = None
+    blocking = None
+    tables = None
     tidy = None
+    reserve = None
+    windows = None
 
     def __init__(self, store: MemoryStore | None = None, now: Callable[[], int] = _wall_clock) -> None:
         self.store = MemoryStore() if store is None else store
         self._now = now
         self.ticks = MemoryTicks(self.store, self._begin, self._insert, self._cancel)
         self.policies = MemoryPolicies(self.store, self._begin, self.limits.count_cap)
+        self.references = MemoryReferences(self.store)
+        self.documents = MemoryDocuments(self.store)
+        self.archive = Archive(self._ends, self.fetch)
+        self.tracks = MemoryTracks(self.store, self._begin)
+        self.transfers = MemoryTransfers(self.store, self._begin)
+        self.journal = MemoryJournal(self.store.journal, self._now)
+        self.parts = MemoryParts(self.store, self._begin)
         self._claiming = Claiming(self.store)
 
     def _begin(self, at: r.Stamp) -> int:
         """Begin an operation, under the lock: its instant."""
         self.store.now = self._now() if at is None else at
         return self.store.now
+
+    @property
+    def events(self) -> MemoryEvents:
+        return self.store.events
 
     @property
     def hints(self) -> MemoryBackend:
@@ -90,13 +115,15 @@ class MemoryBackend:
             return r.Inserted(r.InsertStatus.SAME, row.id, known.state, None, known.attempt)
         if row.key is not None:
             last = self.store.by_key(row.queue, row.key)
-            if last is not None and (last.state in LIVE or (row.hold_failed and last.state is JobState.FAILED)):
+            if last is not None and _keeps_key(last, row):
                 if row.reply_to is not None and last.state in LIVE:
                     self.store.watch(last.id, row.reply_to)
-                return r.Inserted(r.InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
-            if last is not None and last.state is JobState.COMPLETED and last.held_until > now:
+                status = r.InsertStatus.REPLACED if self._replace(last, row, now) else r.InsertStatus.DUPLICATE
+                return r.Inserted(status, last.id, last.state, None, last.attempt)
+            kept = row.key_until is r.KeyUntil.KEPT
+            if kept and last is not None and last.state is JobState.COMPLETED and last.held_until > now:
                 return r.Inserted(r.InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
-            if (job_id := self.store.outliving(row.queue, row.key, now)) is not None:
+            if kept and (job_id := self.store.outliving(row.queue, row.key, now)) is not None:
                 return r.Inserted(r.InsertStatus.DUPLICATE, job_id, JobState.COMPLETED)
         if gate and (room := self.store.full(row.queue)):
             return r.Inserted(r.InsertStatus.FULL, row.id, room=room)
@@ -104,6 +131,18 @@ class MemoryBackend:
         if row.reply_to is not None:
             self.store.watch(row.id, row.reply_to)
         return r.Inserted(r.InsertStatus.NEW, row.id)
+
+    def _replace(self, entry: Entry, row: r.Row, now: int) -> bool:
+        """Let a waiting job take on what the row replaces; whether it does."""
+        same = (entry.task, entry.tenant) == (row.task, row.tenant)
+        if not row.replaces or entry.state not in r.Reschedule.applies or not same:
+            return False
+        if row.replaces & r.Replaces.CELLS:
+            entry.cells = dict(row.cells)
+        if row.replaces & r.Replaces.TIME:
+            self.store.expire(entry, None if row.expires is None else now + row.expires)
+            self._apply(entry, r.Reschedule(row.delay, row.run_at), now)
+        return True
 
     # -- claim
 
@@ -182,7 +221,7 @@ class MemoryBackend:
             self.store.publish(f"queue:{entry.queue}")
 
     def _key_taken(self, entry: Entry, queue: str, now: int) -> bool:
-        return entry.key is not None and self.store.key_holder(queue, entry.key, now) is not None
+        return entry.key is not None and self.store.key_owner(queue, entry.key, now) is not None
 
     def _change_queue(self, entry: Entry, queue: str, now: int) -> bool:
         """Move a job and its key. If the key is taken there, the job goes without it, and the answer is False."""
@@ -218,6 +257,7 @@ class MemoryBackend:
                     lost.append((job_id, epoch))
                 else:
                     entry.lease_until = now + beat.lease_for
+                    entry.progress = beat.progress.get(job_id, entry.progress)
             cancels = [e.id for e in store.running.values() if e.cancel_requested and e.holder == beat.holder]
             paused = [queue for queue in beat.queues if store.paused(queue, now)]
             first = nsmallest(r.CENSUS, store.running.values(), key=lambda e: e.lease_until) if beat.census else []
@@ -331,7 +371,7 @@ class MemoryBackend:
 
     def _requeue(self, entry: Entry, now: int) -> bool:
         if entry.key is not None:
-            if self.store.key_holder(entry.queue, entry.key, now) not in (None, entry.id):
+            if self.store.key_owner(entry.queue, entry.key, now) not in (None, entry.id):
                 return False
             self.store.take_key(entry, entry.queue, entry.key)
         entry.attempt = entry.lost = entry.held_until = 0
@@ -365,18 +405,26 @@ class MemoryBackend:
             records = [self.store.record(entry, frozenset(), now) for entry in found[:limit]]
             return r.Page(records, records[-1].id.hex() if len(found) > limit else None)
 
+    async def usage(self) -> Usage:
+        with self.store.lock:
+            return Usage(self.store.sizes.total())
+
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         with self.store.lock:
             return stats(self.store, queues, self.limits.count_cap, self._begin(at))
 
     # -- sweep
 
-    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
+    async def _ends(self, state: JobState, after: Mark | None, limit: int, at: r.Stamp) -> tuple[list[End], int]:
         with self.store.lock:
             now = self._begin(at)
-            if clause.place is r.Place.TICKS:
-                return self.ticks.sweep(clause, now)
-            return sweep(self.store, clause, now)
+            ends = (End(entry.finished_at or 0, entry.id, entry.size) for entry in self.store.ended[state].values())
+            found = (end for end in ends if after is None or end[:2] > (after.ended_at, after.id))
+            return nsmallest(limit, found), now - 1
+
+    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
+        with self.store.lock:
+            return sweep(self.store, clause, self._begin(at))
 
 
 def _matches(entry: Entry, sel: r.Selector, now: int) -> bool:
@@ -393,3 +441,10 @@ def _matches(entry: Entry, sel: r.Selector, now: int) -> bool:
 
 def _asked_reason(entry: Entry) -> str:
     return "superseded" if entry.superseded else "cancelled"
+
+
+def _keeps_key(last: Entry, row: r.Row) -> bool:
+    """Whether the job, which is live or has failed, keeps its key from the row."""
+    if last.state is JobState.FAILED:
+        return row.hold_failed
+    return last.state in LIVE and not (last.state is JobState.RUNNING and row.key_until is r.KeyUntil.STARTED)

@@ -34,7 +34,7 @@ class Claiming:
                     pass
             else:
                 turns.begin(now)
-                visits = MemoryVisits(self._leasing, turns, taken, now)
+                visits = MemoryVisits(self._leasing, turns, taken, now, [])
                 serve(turns, visits, taken, most, now)
                 visits.close()
 

@@ -18,13 +18,13 @@ class DeadLetters:
         self.of: dict[str, dict[JobId, Entry]] = {}
         self._bytes: Counter[str] = Counter()
         self._heaps: dict[str, list[tuple[int, str]]] = {"jobs": [], "bytes": []}
-        """What each tenant holds, as a negative number with its name; some entries are stale."""
+        """What each tenant holds, as a negative number with its name; some items are stale."""
 
     def add(self, entry: Entry) -> None:
         """It has FAILED."""
         self.of.setdefault(entry.tenant, {})[entry.id] = entry
         self._bytes[entry.tenant] += entry.size
-        self._note(entry.tenant)
+        self._weigh(entry.tenant)
 
     def remove(self, entry: Entry) -> None:
         """It is FAILED no longer."""
@@ -32,7 +32,7 @@ class DeadLetters:
         del theirs[entry.id]
         self._bytes[entry.tenant] -= entry.size
         if theirs:
-            self._note(entry.tenant)
+            self._weigh(entry.tenant)
         else:
             del self.of[entry.tenant], self._bytes[entry.tenant]
 
@@ -51,7 +51,7 @@ class DeadLetters:
     def _held(self, by: str, tenant: str) -> int:
         return self._bytes[tenant] if by == "bytes" else len(self.of.get(tenant, ()))
 
-    def _note(self, tenant: str) -> None:
+    def _weigh(self, tenant: str) -> None:
         for by, heap in self._heaps.items():
             heappush(heap, (-self._held(by, tenant), tenant))
             if len(heap) > 2 * len(self.of) + _FEW:

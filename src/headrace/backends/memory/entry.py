@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.seam.records import Cells, Row
+from headrace.seam.records import Cells, Row, carried
 from headrace.types import JobState
 
 _ENTRY_BYTES = 200
@@ -12,10 +12,9 @@ class Entry:
     """One job, mutable, in whatever state."""
 
     __slots__ = (
-        "attempt", "begun", "begun_before", "cancel_requested", "cells", "enqueued_at", "epoch", "error", "expires_at",
-        "finished_at", "group", "headers", "held_until", "holder", "id", "key", "lease_until", "lost", "max_attempts",
-        "priority", "queue", "reason", "result", "result_ttl", "run_at", "size", "state", "superseded", "task",
-        "tenant", "timeout",
+        "attempt", "begun", "begun_before", "cancel_requested", "carried", "cells", "enqueued_at", "epoch", "error",
+        "expires_at", "finished_at", "group", "headers", "held_until", "holder", "id", "key", "lease_until", "lost",
+        "priority", "progress", "queue", "reason", "result", "run_at", "size", "state", "superseded", "task", "tenant",
     )  # fmt: skip
 
     def __init__(self, row: Row, now: int) -> None:
@@ -29,9 +28,7 @@ class Entry:
         self.run_at = now + row.delay if row.run_at is None else row.run_at
         self.enqueued_at = now
         self.expires_at = None if row.expires is None else now + row.expires
-        self.max_attempts = row.max_attempts
-        self.timeout = row.timeout
-        self.result_ttl = row.result_ttl
+        self.carried = carried(row)
         self.headers = row.headers
         self.cells: Cells = dict(row.cells)
         self.state = JobState.AVAILABLE
@@ -50,6 +47,7 @@ class Entry:
         self.error: bytes | None = None
         self.result: bytes | None = None
         self.size = 0
+        self.progress: bytes | None = None
 
     def measure(self) -> int:
         """About what this job takes up."""

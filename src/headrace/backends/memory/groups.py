@@ -9,7 +9,7 @@ from headrace.backends.memory.entry import Entry
 from headrace.seam.records import JobId
 from headrace.types import JobState
 
-Place = tuple[int, JobId]
+SweepTarget = tuple[int, JobId]
 """run_at, id: the order in which jobs of a group are called."""
 
 
@@ -20,7 +20,7 @@ class Group:
 
     def __init__(self) -> None:
         self.called: dict[JobId, Entry] = {}
-        self.line: list[Place] = []
+        self.line: list[SweepTarget] = []
 
     def enter(self, entry: Entry) -> None:
         """Add an AVAILABLE job; it stays called if it kept its call."""

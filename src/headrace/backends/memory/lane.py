@@ -20,35 +20,44 @@ def rank(entry: Entry) -> int:
     return (entry.priority << 64) + entry.run_at
 
 
+def drop_job(lanes: dict[str, Lane], name: str, job_id: JobId) -> None:
+    """Take a job out of the lane, if it is there. No lane outlives its last job."""
+    if (lane := lanes.get(name)) is not None:
+        lane.drop(job_id)
+        if not lane:
+            del lanes[name]
+
+
 class Lane:
     """Due jobs in the order of claims. Delayed jobs lie apart, by ``run_at``, and are promoted."""
 
-    __slots__ = ("due", "later")
+    __slots__ = ("delayed", "due")
 
     def __init__(self) -> None:
         self.due: Agenda[JobId, int] = Agenda()
         """By rank."""
-        self.later: Agenda[JobId, int] = Agenda()
+        self.delayed: Agenda[JobId, int] = Agenda()
+        """By ``run_at``."""
 
     def __len__(self) -> int:
-        return len(self.due.positions) + len(self.later.positions)
+        return len(self.due.positions) + len(self.delayed.positions)
 
     def put(self, entry: Entry, rank: Rank, now: int) -> None:
         """Enter a job."""
         if entry.run_at <= now:
             self.due.put(entry.id, rank(entry))
         else:
-            self.later.put(entry.id, entry.run_at)
+            self.delayed.put(entry.id, entry.run_at)
 
     def drop(self, job_id: JobId) -> None:
         """Take a job out, if it is here."""
         self.due.drop(job_id)
-        self.later.drop(job_id)
+        self.delayed.drop(job_id)
 
     def promote(self, most: int, find: Callable[[JobId], Entry], rank: Rank, now: int) -> int:
         """Make jobs claimable that have become due, earliest first; return how many."""
         moved = 0
-        while moved < most and (job_id := next(self.later.take(now), None)) is not None:
+        while moved < most and (job_id := next(self.delayed.take(now), None)) is not None:
             self.due.put(job_id, rank(find(job_id)))
             moved += 1
         return moved
@@ -59,17 +68,16 @@ class Lane:
             entry = find(job_id)
             if entry.run_at <= now:
                 return entry
-            self.later.put(job_id, entry.run_at)
+            self.delayed.put(job_id, entry.run_at)
         return None
 
     def next_due(self, find: Callable[[JobId], Entry]) -> int | None:
         """The earliest ``run_at``, if only a few jobs are due; if more are, that of the first in order."""
         first = self.due.head()
-        instants = [self.later.first(), None if first is None else find(first[1]).run_at]
+        instants = [self.delayed.first(), None if first is None else find(first[1]).run_at]
         return min((instant for instant in instants if instant is not None), default=None)
 
     def oldest(self, find: Callable[[JobId], Entry]) -> int | None:
         """The earliest ``run_at`` of all."""
-        due = (find(job_id).run_at for job_id in self.due.positions)
-        later = self.later.first()
-        return min(due, default=later) if later is None else min(min(due, default=later), later)
+        instants = [self.delayed.first(), *(find(job_id).run_at for job_id in self.due.positions)]
+        return min((instant for instant in instants if instant is not None), default=None)

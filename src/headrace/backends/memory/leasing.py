@@ -8,7 +8,9 @@ from headrace.backends.claims import Taken
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.store import MemoryStore
 from headrace.seam.records import Claim, Leased, Reaped
-from headrace.types import JobState
+from headrace.types import SECTIONS, JobState
+
+_NOTHING: tuple[str, ...] = ()
 
 
 class MemoryTaken(Taken):
@@ -48,11 +50,14 @@ class Leasing:
         entry.holder = req.holder
         entry.lease_until = now + req.lease_for
         self._store.move(entry, JobState.RUNNING)
-        cells = {name: cell for name, cell in entry.cells.items() if req.want is None or name in req.want}
+        cells, left = dict(entry.cells), _NOTHING
+        if req.want is not None:
+            left = tuple([name for name in SECTIONS if name in cells and name not in req.want])
+            cells = {name: cell for name, cell in cells.items() if name in req.want}
         return Leased(
             entry.id, entry.queue, entry.task, cells, entry.epoch, entry.tenant, entry.key, entry.priority,
-            entry.run_at, entry.enqueued_at, entry.attempt, entry.lost, entry.max_attempts, entry.timeout,
-            entry.result_ttl, entry.headers, entry.error, entry.group, begun,
+            entry.run_at, entry.enqueued_at, entry.attempt, entry.lost, *entry.carried, entry.headers, entry.error,
+            entry.group, begun, left,
         )  # fmt: skip
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 from headrace.seam.ticks import Schedule, Tick
+
+TICK_BYTES = 100
 
 
 class Ledger:
@@ -21,7 +24,15 @@ class Ledger:
         self.ticks[uid, tick.slot] = tick
         insort(self.slots.setdefault(uid, []), tick.slot)
 
-    def remove(self, uid: bytes, slot: int) -> None:
+    def enter(self, uid: bytes, ticks: Iterable[Tick]) -> None:
+        """Ticks of another store, of slots that are not here."""
+        for tick in ticks:
+            if (uid, tick.slot) not in self.ticks:
+                self.add(uid, tick)
+        self.ticks = dict(sorted(self.ticks.items(), key=lambda item: item[1].planned_at))
+
+    def remove(self, name: tuple[bytes, int]) -> None:
+        uid, slot = name
         del self.ticks[uid, slot]
         slots = self.slots[uid]
         del slots[bisect_left(slots, slot)]

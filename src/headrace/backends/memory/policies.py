@@ -97,19 +97,15 @@ class MemoryPolicies:
 
     def _tenant(self, turns: MemoryTurns, name: str, now: int) -> TenantState:
         tenant = turns.tenants.get(name) or MemoryTenant(name)
-        waiting = sum(map(len, tenant.lanes.values()))
-        workers = (self._store.workers.get(holder) for holder in tenant.holders)
+        waiting = min(sum(map(len, tenant.lanes.values())), self._count_cap)
         until = turns.paused_tenants.get(name, 0)
+        opens = opens_at(tenant.rate, tenant.full_at, now)
+        listed = [self._store.workers[holder] for holder in tenant.holders if holder in self._store.workers]
+        workers = tuple(sorted(one.stats.worker for one in listed if one.until > now))
         return TenantState(
-            turns.policy.queue,
-            name,
-            min(waiting, self._count_cap),
-            tenant.running,
-            turns.limits.get(name),
-            until if until > now else None,
-            opens_at(tenant.rate, tenant.full_at, now),
-            tuple(sorted(listed[0].worker for listed in workers if listed is not None and listed[1] > now)),
-        )
+            turns.policy.queue, name, waiting, tenant.running, turns.limits.get(name), until if until > now else None,
+            opens, workers,
+        )  # fmt: skip
 
     async def group(self, queue: str, group: str) -> GroupState:
         with self._store.lock:

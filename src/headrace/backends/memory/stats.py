@@ -4,55 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.backends.listing import claiming_from
+from headrace.backends.listed_workers import claiming_from
+from headrace.backends.memory.ledger import TICK_BYTES
 from headrace.backends.memory.store import MemoryStore
-from headrace.backends.memory.ticks import TICK_BYTES
 from headrace.seam.policy import FOREVER
-from headrace.seam.records import Place, PlaceStats, QueueStats, Stats
+from headrace.seam.records import KeptStats, QueueStats, Stats, SweepTarget
 from headrace.types import JobState
 
 
 def stats(store: MemoryStore, queues: Sequence[str] | None, count_cap: int, now: int) -> Stats:
     """Of these queues, or of all and of what has ended."""
+    names = {queue for queue, _ in store.counts} | store.paused_queues.keys() if queues is None else set(queues)
+    found = [_queue(store, queue, count_cap, now) for queue in sorted(names) if _in_use(store, queue, now)]
     workers = [listed.stats for listed in store.workers.values() if listed.until > now]
     if queues is not None:
-        known = [
-            _queue_stats(store, queue, count_cap, now) for queue in sorted(set(queues)) if _in_use(store, queue, now)
-        ]
-        return Stats(known, claiming_from(queues, workers), [])
-    names = {queue for (queue, _), count in store.counts.items() if count}
-    names |= {queue for queue in store.paused_queues if store.paused(queue, now)}
-    ended = [PlaceStats(state.value, len(jobs), store.sizes[state]) for state, jobs in store.ended.items()]
+        return Stats(found, claiming_from(queues, workers), [])
+    kept = [KeptStats(state.value, len(jobs), store.sizes[state]) for state, jobs in store.ended.items()]
+    kept.append(KeptStats(SweepTarget.KEYS.value, len(store.outlived), 0))
     ticks = len(store.ledger.ticks)
-    return Stats(
-        [_queue_stats(store, queue, count_cap, now) for queue in sorted(names)],
-        workers,
-        [
-            *ended,
-            PlaceStats(Place.KEYS.value, len(store.outlived), 0),
-            PlaceStats(Place.TICKS.value, ticks, ticks * TICK_BYTES),
-        ],
-    )
+    kept.append(KeptStats(SweepTarget.TICKS.value, ticks, ticks * TICK_BYTES))
+    return Stats(found, workers, kept)
 
 
 def _in_use(store: MemoryStore, queue: str, now: int) -> bool:
-    return store.paused(queue, now) or any(store.counts.get((queue, state), 0) for state in JobState)
+    return store.paused(queue, now) or any(store.counts[queue, state] for state in JobState)
 
 
-def _queue_stats(store: MemoryStore, queue: str, count_cap: int, now: int) -> QueueStats:
-    counts = store.counts
+def _queue(store: MemoryStore, queue: str, count_cap: int, now: int) -> QueueStats:
+    available, running, paused, completed, cancelled, failed = (store.counts[queue, state] for state in JobState)
     oldest = store.oldest(queue)
     until = store.paused_queues.get(queue, 0)
+    age = now - oldest if oldest is not None and oldest <= now else None
     return QueueStats(
-        queue,
-        until > now,
-        counts[queue, JobState.AVAILABLE],
-        store.scheduled(queue, now, count_cap),
-        counts[queue, JobState.RUNNING],
-        counts[queue, JobState.PAUSED],
-        counts[queue, JobState.COMPLETED],
-        counts[queue, JobState.CANCELLED],
-        counts[queue, JobState.FAILED],
-        now - oldest if oldest is not None and oldest <= now else None,
-        until if now < until < FOREVER else None,
-    )
+        queue, until > now, available, store.scheduled(queue, now, count_cap), running, paused, completed, cancelled,
+        failed, age, until if now < until < FOREVER else None,
+    )  # fmt: skip

@@ -10,13 +10,19 @@ from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.agenda import Agenda
 from headrace.backends.memory.dead_letters import DeadLetters
 from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.events import MemoryEvents
 from headrace.backends.memory.fleet import Absence, Listed
 from headrace.backends.memory.groups import Group
-from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
+from headrace.backends.memory.journal import new_journal
+from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, drop_job, rank
 from headrace.backends.memory.ledger import Ledger
+from headrace.backends.memory.leg import Leg
+from headrace.backends.memory.sheets import TrackerSheets
 from headrace.backends.memory.turns import MemoryTurns
+from headrace.seam.documents import Document
+from headrace.seam.parts import Part
 from headrace.seam.policy import STORE, Policy
-from headrace.seam.records import WATCHERS, Hint, JobId, Record, Room
+from headrace.seam.records import WATCHERS, Hint, JobId, Record, Room, carried_by_name
 from headrace.types import JobState
 
 _WAITING = (JobState.AVAILABLE, JobState.PAUSED)
@@ -28,6 +34,10 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self.events = MemoryEvents()
+        self.journal = new_journal()
+        self.parts: dict[JobId, tuple[int, list[Part]]] = {}
+        """By job: until when its parts are kept, and they; the job that sent last comes last."""
         self.jobs: dict[JobId, Entry] = {}
         self.running: dict[JobId, Entry] = {}
         self.ended: dict[JobState, dict[JobId, Entry]] = {
@@ -57,18 +67,23 @@ class MemoryStore:
         self._totals: Counter[JobState] = Counter()
         """The counts of all queues."""
         self.sizes: Counter[JobState] = Counter()
-        self._ready: dict[str, Lane] = {}
+        """Bytes of jobs: of those that have not ended, as they were when they came."""
+        self._ready: defaultdict[str, Lane] = defaultdict(Lane)
         """AVAILABLE jobs by queue, priority and ``run_at``."""
         self._expiring: Agenda[JobId, int] = Agenda()
         self._holding: Agenda[JobId, int] = Agenda()
         """Kept results by the end of their ttl."""
         self.ledger = Ledger()
+        self.documents: dict[str, Document] = {}
+        self.trackers: dict[str, TrackerSheets] = {}
+        self.legs: dict[str, Leg] = {}
         self._mailboxes: defaultdict[str, set[Mailbox]] = defaultdict(set)
 
     # -- jobs
 
     def add(self, entry: Entry) -> None:
         """A new job, AVAILABLE."""
+        entry.size = entry.measure()
         self.jobs[entry.id] = entry
         if entry.key is not None:
             self.take_key(entry, entry.queue, entry.key)
@@ -79,14 +94,9 @@ class MemoryStore:
             self.call(entry.queue, entry.group)
 
     def move(
-        self,
-        entry: Entry,
-        state: JobState,
-        *,
-        queue: str | None = None,
-        priority: int | None = None,
-        run_at: int | None = None,
-    ) -> None:
+        self, entry: Entry, state: JobState, *,
+        queue: str | None = None, priority: int | None = None, run_at: int | None = None,
+    ) -> None:  # fmt: skip
         """Move the job from one state to another."""
         before = entry.queue
         if run_at is not None and entry.group is not None:
@@ -154,7 +164,7 @@ class MemoryStore:
         self.keys[queue, key] = entry.id
         self.outlived.pop((queue, key), None)
 
-    def key_holder(self, queue: str, key: str, now: int) -> JobId | None:
+    def key_owner(self, queue: str, key: str, now: int) -> JobId | None:
         """The job that keeps others from taking the key: live, or completed and still held, recorded or not."""
         entry = self.by_key(queue, key)
         if entry is None:
@@ -185,17 +195,18 @@ class MemoryStore:
         elif entry.state.terminal:
             self.ended[entry.state][entry.id] = entry
             entry.size = entry.measure()
-            self.sizes[entry.state] += entry.size
             if entry.state is JobState.FAILED:
                 self.dead.add(entry)
             if entry.expires_at is not None:
                 self._expiring.drop(entry.id)
             if entry.result is not None:
                 self._holding.put(entry.id, entry.held_until)
+        self.sizes[entry.state] += entry.size
 
     def _leave(self, entry: Entry) -> None:
         place = entry.queue, entry.state
         self._totals[entry.state] -= 1
+        self.sizes[entry.state] -= entry.size
         left = self.counts[place] - 1
         if left:
             self.counts[place] = left
@@ -205,11 +216,11 @@ class MemoryStore:
             self._not_ready(entry)
         elif entry.state is JobState.RUNNING:
             del self.running[entry.id]
+            entry.progress = None
             if entry.queue in self.turns and self.turns[entry.queue].stop(entry, self.now):
                 self.publish(f"queue:{entry.queue}")
         elif entry.state.terminal:
             del self.ended[entry.state][entry.id]
-            self.sizes[entry.state] -= entry.size
             if entry.state is JobState.FAILED:
                 self.dead.remove(entry)
             self._holding.drop(entry.id)
@@ -263,7 +274,7 @@ class MemoryStore:
         turns = self.turns.get(queue)
         if turns is None:
             lane = self._ready.pop(queue, Lane())
-            waiting = [self.jobs[job_id] for job_id in (*lane.due.positions, *lane.later.positions)]
+            waiting = [self.jobs[job_id] for job_id in (*lane.due.positions, *lane.delayed.positions)]
             turns = self.turns[queue] = MemoryTurns(self.policies.get(queue) or Policy(queue=queue))
             for entry in waiting:
                 turns.put(entry, self.now)
@@ -291,7 +302,7 @@ class MemoryStore:
     def promote(self, queues: Iterable[str], now: int) -> None:
         """Make due jobs of queues that are not governed claimable, a bounded number."""
         lanes = [self._ready[queue] for queue in queues if queue in self._ready]
-        due = [(first, number) for number, lane in enumerate(lanes) if (first := lane.later.first()) is not None]
+        due = [(first, number) for number, lane in enumerate(lanes) if (first := lane.delayed.first()) is not None]
         left = PROMOTED_AT_ONCE
         for first, number in sorted(due):
             if first > now or left <= 0:
@@ -313,21 +324,13 @@ class MemoryStore:
         if entry.queue in self.turns:
             self.turns[entry.queue].put(entry, self.now)
             return
-        lane = self._ready.get(entry.queue)
-        if lane is None:
-            lane = self._ready[entry.queue] = Lane()
-        lane.put(entry, rank, self.now)
+        self._ready[entry.queue].put(entry, rank, self.now)
 
     def _not_ready(self, entry: Entry) -> None:
-        """No lane outlives its last job."""
         if entry.queue in self.turns:
             self.turns[entry.queue].drop(entry, self.now)
-            return
-        lane = self._ready.get(entry.queue)
-        if lane is not None:
-            lane.drop(entry.id)
-            if not lane:
-                del self._ready[entry.queue]
+        else:
+            drop_job(self._ready, entry.queue, entry.id)
 
     def next_due(self, queue: str) -> int | None:
         """When a claim may next find something in a queue that is not governed."""
@@ -341,7 +344,7 @@ class MemoryStore:
 
     def scheduled(self, queue: str, now: int, cap: int) -> int:
         """How many available jobs are not due yet, up to ``cap``."""
-        return min(sum(lane.later.later(now) for lane in self._lanes(queue)), cap)
+        return min(sum(lane.delayed.count_after(now) for lane in self._lanes(queue)), cap)
 
     def _lanes(self, queue: str) -> Iterator[Lane]:
         if queue in self.turns:
@@ -364,6 +367,14 @@ class MemoryStore:
         for job_id, instant in others:
             self._expiring.put(job_id, instant)
         return found
+
+    def expire(self, entry: Entry, instant: int | None) -> None:
+        """Let the job, which waits, expire at another instant, or not at all."""
+        entry.expires_at = instant
+        if instant is None:
+            self._expiring.drop(entry.id)
+        else:
+            self._expiring.put(entry.id, instant)
 
     def results_past(self, now: int, limit: int) -> list[Entry]:
         """The first jobs whose kept result is past its ttl."""
@@ -409,10 +420,11 @@ class MemoryStore:
             id=entry.id, queue=entry.queue, task=entry.task, state=entry.state, tenant=entry.tenant, key=entry.key,
             priority=entry.priority, run_at=entry.run_at, enqueued_at=entry.enqueued_at, expires_at=entry.expires_at,
             finished_at=entry.finished_at, epoch=entry.epoch, attempt=entry.attempt, lost=entry.lost,
-            max_attempts=entry.max_attempts, timeout=entry.timeout, result_ttl=entry.result_ttl,
             headers=entry.headers, worker=listed[0].worker if listed and listed[1] > now else "",
             lease_until=entry.lease_until if running else None, cancel_requested=running and entry.cancel_requested,
             reason=entry.reason, cells={name: cell for name, cell in entry.cells.items() if name in want},
             error=entry.error if "error" in want else None,
             result=entry.result if held and "result" in want else None, held=held, group=entry.group,
+            progress=entry.progress,
+            **carried_by_name(entry.carried),
         )  # fmt: skip

@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 from headrace.backends.memory.store import MemoryStore
 from headrace.seam import ticks as t
-from headrace.seam.records import Cancel, Row, Stamp, SweepClause, Swept
-
-TICK_BYTES = 100
+from headrace.seam.records import Cancel, Row, Stamp
 
 
 class MemoryTicks:
@@ -72,7 +70,7 @@ class MemoryTicks:
             waiting = [
                 (one.look_at, one)
                 for one in self._store.ledger.schedules.values()
-                if one.enabled and one.look_at is not None and one.bucket % req.shards == req.shard
+                if one.enabled and one.look_at is not None and one.bucket % req.shares == req.share
             ]
             due = [one for look_at, one in waiting if look_at <= now]
             first = nsmallest(req.limit, due, key=lambda one: (one.plan_priority, one.look_at, one.name))
@@ -109,7 +107,7 @@ class MemoryTicks:
         if known is not None:
             if known.outcome is t.TickOutcome.FIRED:
                 return None
-            ledger.remove(uid, tick.slot)
+            ledger.remove((uid, tick.slot))
         outcome = t.TickOutcome.MISSED if row is None else t.TickOutcome.FIRED
         if row is not None and tick.overlap is not t.Overlap.ALLOW and schedule.last_job is not None:
             last = self._store.jobs.get(schedule.last_job)
@@ -119,16 +117,10 @@ class MemoryTicks:
                 else:
                     self._cancel(schedule.last_job, Cancel("superseded"), now)
         fired = row if outcome is t.TickOutcome.FIRED else None
+        job = None if fired is None else fired.id
         ledger.add(
             uid,
-            t.Tick(
-                slot=tick.slot,
-                run_at=tick.run_at,
-                outcome=outcome,
-                planned_at=now,
-                count=tick.count,
-                job=None if fired is None else fired.id,
-            ),
+            t.Tick(slot=tick.slot, run_at=tick.run_at, outcome=outcome, planned_at=now, count=tick.count, job=job),
         )
         if fired is not None:
             self._insert(fired, now)
@@ -148,25 +140,3 @@ class MemoryTicks:
             for note in batch:
                 if (tick := ticks.get((note.uid, note.slot))) is not None:
                     ticks[note.uid, note.slot] = replace(tick, state=note.state, waited=note.waited, ran=note.ran)
-
-    def sweep(self, clause: SweepClause, now: int) -> Swept:
-        """Remove what has been on the ledger for too long, or is too much."""
-        ledger = self._store.ledger
-        total = len(ledger.ticks)
-        excess = 0 if clause.max_count is None else total - clause.max_count
-        if clause.max_bytes is not None:
-            excess = max(excess, -((clause.max_bytes - total * TICK_BYTES) // TICK_BYTES))
-        doomed: list[tuple[bytes, int]] = []
-        more = False
-        for name, tick in ledger.ticks.items():
-            old = clause.older_than is not None and tick.planned_at <= now - clause.older_than
-            if not old and len(doomed) >= excess:
-                break
-            if len(doomed) == clause.limit:
-                more = True
-                break
-            doomed.append(name)
-        if not clause.dry_run:
-            for uid, slot in doomed:
-                ledger.remove(uid, slot)
-        return Swept(len(doomed), len(doomed) * TICK_BYTES, total - len(doomed), more)

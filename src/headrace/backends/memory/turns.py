@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 
 from headrace.backends.memory.agenda import Agenda
 from headrace.backends.memory.entry import Entry
-from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
+from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, drop_job, rank
 from headrace.backends.turns import Tenant, Turns
 from headrace.seam.policy import FOREVER, Policy, TenantLimit
 from headrace.seam.records import JobId
@@ -35,7 +35,7 @@ class MemoryTenant(Tenant):
         self.rate = None
         self.full_at = 0
         self.paused_until = 0
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: defaultdict[str, Lane] = defaultdict(Lane)
         """By task."""
         self.holders: Counter[str] = Counter()
 
@@ -101,23 +101,15 @@ class MemoryTurns(Turns):
     def put(self, entry: Entry, now: int) -> None:
         """Add a job, which is claimable once it is due."""
         tenant = self.tenant(entry.tenant)
-        lane = tenant.lanes.get(entry.task)
-        if lane is None:
-            lane = tenant.lanes[entry.task] = Lane()
-        lane.put(entry, self._rank, now)
+        tenant.lanes[entry.task].put(entry, self._rank, now)
         self._expect(tenant, entry.run_at)
 
     def drop(self, entry: Entry, now: int) -> None:
         """Remove a job that is no longer claimable."""
         tenant = self.tenants.get(entry.tenant)
-        if tenant is None:
-            return
-        lane = tenant.lanes.get(entry.task)
-        if lane is not None:
-            lane.drop(entry.id)
-            if not lane:
-                del tenant.lanes[entry.task]
-        self.forget_idle(tenant, now)
+        if tenant is not None:
+            drop_job(tenant.lanes, entry.task, entry.id)
+            self.forget_idle(tenant, now)
 
     def start(self, entry: Entry, holder: str) -> None:
         """The job runs."""
@@ -236,7 +228,7 @@ class MemoryTurns(Turns):
         instants = [
             max(first, self.closed.get(task, 0))
             for task, lane in tenant.lanes.items()
-            for first in (now if lane.due.positions else None, lane.later.first())
+            for first in (now if lane.due.positions else None, lane.delayed.first())
             if first is not None
         ]
         return min(instants, default=FOREVER)

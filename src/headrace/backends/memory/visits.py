@@ -2,51 +2,52 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from headrace.backends.memory.leasing import Leasing, MemoryTaken
 from headrace.backends.memory.turns import MemoryTenant, MemoryTurns
 
 
-class MemoryVisits:
+class MemoryVisits(NamedTuple):
     """The :class:`~headrace.backends.turns.Visits` of one claim."""
 
-    def __init__(self, leasing: Leasing, turns: MemoryTurns, taken: MemoryTaken, now: int) -> None:
-        self._leasing = leasing
-        self._turns = turns
-        self._taken = taken
-        self._now = now
-        self._aside: list[MemoryTenant] = []
-        """Tenants that this claim does not visit, or not again."""
+    leasing: Leasing
+    turns: MemoryTurns
+    taken: MemoryTaken
+    now: int
+    left_out: list[MemoryTenant]
+    """Tenants that this claim does not visit, or not again."""
 
     def wake(self, most: int) -> None:
-        self._turns.wake(most, self._now)
+        self.turns.wake(most, self.now)
 
     def next_tenant(self, room: int) -> MemoryTenant | None:
-        while (tenant := self._turns.next_tenant()) is not None:
-            if self._turns.may_have(self._taken.req.holder, tenant):
+        while (tenant := self.turns.next_tenant()) is not None:
+            if self.turns.may_have(self.taken.req.holder, tenant):
                 return tenant
-            self._aside.append(tenant)
+            self.left_out.append(tenant)
         return None
 
     def take(self, tenant: MemoryTenant, most: int) -> int:
         jobs = 0
-        candidates = self._turns.eligible(tenant, self._leasing.find, self._now)
-        for entry in self._leasing.lease(candidates, self._taken, most, self._now):
-            self._turns.spend(tenant, entry.task, 1, self._now)
+        candidates = self.turns.eligible(tenant, self.leasing.find, self.now)
+        for entry in self.leasing.lease(candidates, self.taken, most, self.now):
+            self.turns.spend(tenant, entry.task, 1, self.now)
             jobs += 1
         return jobs
 
     def wakes_at(self, tenant: MemoryTenant) -> int:
-        return self._turns.wakes_at(tenant, self._now)
+        return self.turns.wakes_at(tenant, self.now)
 
     def visited(self, tenant: MemoryTenant, again: bool) -> None:
         if again or not tenant.awake:
-            self._turns.put_back(tenant)
+            self.turns.put_back(tenant)
         else:
-            self._aside.append(tenant)
+            self.left_out.append(tenant)
         if not again:
-            self._turns.forget_idle(tenant, self._now)
+            self.turns.forget_idle(tenant, self.now)
 
     def close(self) -> None:
         """The claim is done with the queue."""
-        for tenant in self._aside:
-            self._turns.put_back(tenant)
+        for tenant in self.left_out:
+            self.turns.put_back(tenant)

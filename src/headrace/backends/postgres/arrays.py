@@ -59,11 +59,6 @@ def uuids(ids: Sequence[JobId]) -> Uuids:
     return Uuids(_header(2950, len(ids)) + (size + size.join(ids) if ids else b""))
 
 
-def maybe_uuids(ids: Sequence[JobId | None]) -> Uuids:
-    """Ids, or none."""
-    return Uuids(_header(2950, len(ids)) + _blobs(ids))
-
-
 def smallints(values: Sequence[int | None]) -> Smallints:
     """Small numbers."""
     return Smallints(_header(21, len(values)) + _numbers(values, Struct("!ih"), 2))

@@ -6,53 +6,76 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import count
-from operator import attrgetter, itemgetter
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
 from psycopg import DataError, IntegrityError, sql
 from psycopg.errors import DatatypeMismatch, UniqueViolation
 
-from headrace.backends.listing import claiming_from
+from headrace.backends.archive import Archive
+from headrace.backends.changes import arguments
+from headrace.backends.claims import Windows
+from headrace.backends.listed_workers import claiming_from
+from headrace.backends.portions import Costs, Portions, of_selection
 from headrace.backends.postgres import rows as shapes
-from headrace.backends.postgres.arrays import Smallints, bigints, smallints, texts, uuids
+from headrace.backends.postgres.archive import PostgresEnds
+from headrace.backends.postgres.arrays import Smallints, bigints, byteas, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
-from headrace.backends.postgres.bulk import Bulk
+from headrace.backends.postgres.bulk import COLUMNS, Bulk
 from headrace.backends.postgres.composites import ALL_SECTIONS, mask
 from headrace.backends.postgres.connections import Connections, Then
 from headrace.backends.postgres.crowd import Crowd
 from headrace.backends.postgres.days import Days
+from headrace.backends.postgres.documents import PostgresDocuments
+from headrace.backends.postgres.events import PostgresEvents
 from headrace.backends.postgres.hints import Listener, Notifier
+from headrace.backends.postgres.journal import PostgresJournal
 from headrace.backends.postgres.marks import Marks, Way
+from headrace.backends.postgres.parts import PostgresParts
 from headrace.backends.postgres.policies import PostgresPolicies
+from headrace.backends.postgres.references import PostgresReferences
 from headrace.backends.postgres.schema import Migrator
+from headrace.backends.postgres.tables import PostgresTables
 from headrace.backends.postgres.ticks import PostgresTicks
+from headrace.backends.postgres.tracks import PostgresTracks
+from headrace.backends.postgres.transfers import PostgresTransfers
 from headrace.backends.refusal import NotLetIn, NotThere
 from headrace.backends.statements import read
 from headrace.backends.states import CODES, STATES
 from headrace.errors import BackendError, ConfigError, SchemaMismatch
 from headrace.seam import records as r
+from headrace.seam.usage import Usage
 from headrace.types import JobState
+
+T = TypeVar("T")
 
 log = logging.getLogger("headrace")
 
 _ID = attrgetter("id")
-_CLAIM_ORDER = attrgetter("priority", "run_at", "id")
-_PLACE = itemgetter(0)
 _COUNT_CAP = r.Limits().count_cap
-_STATUSES = {1: r.InsertStatus.SAME, 2: r.InsertStatus.DUPLICATE, 3: r.InsertStatus.DONE}
-_FULL = 4
-_KINDS: dict[type[r.Change], int] = {
-    r.Cancel: 1, r.Pause: 2, r.Resume: 3, r.Requeue: 4, r.Move: 5, r.Reprioritise: 6, r.Watch: 7, r.Hold: 8,
-    r.Delete: 9, r.Reschedule: 10,
+_STATUSES = {
+    1: r.InsertStatus.SAME, 2: r.InsertStatus.DUPLICATE, 3: r.InsertStatus.DONE, 5: r.InsertStatus.REPLACED,
 }  # fmt: skip
-_PUT_AT = 11
-"""The kind of a Reschedule to an instant."""
-_PLACES = {CODES[JobState(place)]: place.value for place in (r.Place.COMPLETED, r.Place.CANCELLED, r.Place.FAILED)} | {
-    6: r.Place.TICKS.value,
-    7: r.Place.KEYS.value,
+_CLAIMABLE = (r.InsertStatus.NEW, r.InsertStatus.REPLACED)
+_FULL = 4
+_LEFT, _NOT_PLAIN = b"\0\2", b"\0\3"
+"""Answers of ``insert_one_v1``."""
+_COSTS = Costs(row=9, key=45, inbox=4, group=60, tenant=8, queue=130, completed=230, settled=230)
+_CHANGED = 40
+"""Jobs that one statement changes or takes back: one by one, as each may concern a key, a group and a tenant, and so
+takes up to a millisecond."""
+_NAMED = 1_000
+"""Queues that one statement claims from or counts."""
+_TARGETS = {
+    CODES[JobState(place)]: place.value
+    for place in (r.SweepTarget.COMPLETED, r.SweepTarget.CANCELLED, r.SweepTarget.FAILED)
+} | {
+    6: r.SweepTarget.TICKS.value,
+    7: r.SweepTarget.KEYS.value,
 }
 _UNCONFINED = re.compile(r"\{schema\}\.(insert_v1|fetch_v1|matching_v1|save_v1|find_v1|due_v1|plan_v1|history_v1)\b")
 """What a role that is confined to tenants calls by another name."""
@@ -60,6 +83,8 @@ _UNCONFINED = re.compile(r"\{schema\}\.(insert_v1|fetch_v1|matching_v1|save_v1|f
 
 class PostgresBackend:
     """Jobs in one schema of a PostgreSQL database, shared by any number of machines."""
+
+    windows = None
 
     def __init__(
         self,
@@ -71,6 +96,7 @@ class PostgresBackend:
         listen: bool = True,
         prepare: bool = True,
         migrate: bool = True,
+        copy: bool = True,
     ) -> None:
         self._url = url
         self._where = where
@@ -79,14 +105,24 @@ class PostgresBackend:
         self._listen = listen
         self._prepare = prepare
         self._migrate = migrate
-        self._connections = Connections(url, where, size=size, prepare=prepare)
-        self._notifier = Notifier(self._connections, schema)
+        self._copy = copy
+        self._connections = self._connect()
+        self._notifier = self._tell_by(self._connections)
         self._crowd = Crowd()
         self._listener = Listener(self._connections, schema, self._crowd, self._ranks) if listen else None
-        self.tx = PostgresTransactions(schema, where)
+        self._events = PostgresEvents(self._connections, schema) if listen else None
+        self.tx = PostgresTransactions(schema, where, lambda: self._connections.session(0))
         self.ticks = PostgresTicks(self._call, lambda topics: self._notifier.send(topics))
         self.policies = PostgresPolicies(self._call, lambda topics: self._notifier.send(topics), _COUNT_CAP)
         self.tidy = Days(lambda: self._connections, self._call, lambda: self._sql).tidy
+        self.references = PostgresReferences(self._call)
+        self.documents = PostgresDocuments(self._call)
+        self.archive = Archive(PostgresEnds(self._call), self.fetch)
+        self.tracks = PostgresTracks(self._call)
+        self.transfers = PostgresTransfers(self._call, lambda topics: self._notifier.send(topics))
+        self.tables = PostgresTables(lambda sql, params=(): self._connections.rows(sql, params), schema)
+        self.journal = PostgresJournal(self._call)
+        self.parts = PostgresParts(self._call, lambda topics: self._notifier.send(topics))
         self._way = Way()
         self.migrator = Migrator(self._connections, schema)
         self._opened = False
@@ -95,7 +131,10 @@ class PostgresBackend:
         """Calls that went through once, here or on a sibling: what the server refuses of these was there before, and
         may be there again."""
         self._sql = _statements(schema)
-        self._bulk = Bulk(self._connections, self._sql)
+        self._one = {"insert_one": self._sql["insert_one"].replace("%%", "%").encode()}
+        self._bulk = Bulk(self._connections, self._sql, allowed=copy)
+        self._portions = Portions(_COSTS)
+        self._windows = Windows(_NAMED)
         self._seals = _seals(self._sql["seal"].encode())
         self.limits = r.Limits(
             max_batch=1_000,
@@ -103,6 +142,32 @@ class PostgresBackend:
             trips=2,
             durable="what was acknowledged survives what the server's synchronous_commit says",
         )
+
+    def _connect(self) -> Connections:
+        return Connections(self._url, self._where, size=self._size, prepare=self._prepare)
+
+    def _tell_by(self, connections: Connections) -> Notifier:
+        return Notifier(connections, self._schema)
+
+    @property
+    def blocking(self) -> Callable[[float], PostgresBackend]:
+        from headrace.backends.postgres.blocking import BlockingPostgres
+
+        def make(limit: float) -> PostgresBackend:
+            other = BlockingPostgres(
+                self._url, where=self._where, schema=self._schema, listen=False, prepare=self._prepare, migrate=False,
+                copy=False,
+            )  # fmt: skip
+            other._served = self._served
+            other._events = PostgresEvents(other._connections, self._schema) if self._listen else None
+            other.within(limit)
+            return other
+
+        return make
+
+    @property
+    def events(self) -> PostgresEvents | None:
+        return self._events
 
     @property
     def hints(self) -> Listener | None:
@@ -117,6 +182,7 @@ class PostgresBackend:
             listen=self._listen,
             prepare=self._prepare,
             migrate=self._migrate,
+            copy=self._copy,
         )
         other._served = self._served
         return other
@@ -157,14 +223,17 @@ class PostgresBackend:
         return int(now)
 
     async def _call(self, name: str, *params: Any) -> list[Any]:
+        return await self._served_by(name, self._sent(name, params))
+
+    async def _served_by(self, name: str, call: Awaitable[T]) -> T:
         try:
-            rows = await self._sent(name, params)
+            answer = await call
         except NotLetIn as error:
             raise error if name in self._served else ConfigError(str(error)) from error.__cause__
         except SchemaMismatch as error:
             raise NotThere(str(error)) if name in self._served else error from error.__cause__
         self._served.add(name)
-        return rows
+        return answer
 
     async def _sent(self, name: str, params: Sequence[Any]) -> list[Any]:
         try:
@@ -186,11 +255,11 @@ class PostgresBackend:
             if not aside:
                 raise
             log.error("jobs could not be read, and were set aside; see the dead letters (%s)", error)
-        self._notifier.send((f"inbox:{inbox}", job_id) for job_id, inbox in aside if inbox is not None)
+        self._notifier.send(shapes.hints(shapes.notices(aside)))
         return await self._call(name, at, *params)
 
-    def _tell(self, rows: Sequence[Sequence[Any]], batch: Sequence[r.Settlement] = ()) -> None:
-        told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
+    def _tell(self, notices: Sequence[shapes.Notice], batch: Sequence[r.Settlement] = ()) -> None:
+        told = shapes.hints(notices) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
         jobs = Counter(topic for topic, job_id in told if topic.startswith("queue:"))
         for topic, number in jobs.items():
             self._notifier.count(topic, number)
@@ -202,6 +271,10 @@ class PostgresBackend:
     async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         if not rows:
             return []
+        if len(rows) == 1 and await self._insert_one(rows[0], at):
+            return [r.Inserted(r.InsertStatus.NEW, rows[0].id)]
+        if len(portions := self._portions.of_rows(rows)) > 1:
+            return [answer for some in portions for answer in await self.insert(some, at)]
         answers = [r.Inserted(r.InsertStatus.NEW, row.id) for row in rows]
         if not (self._bulk.takes(rows) and await self._bulk.insert(rows, at)):
             found = await self._insert(at, shapes.insert_params(rows))
@@ -211,12 +284,30 @@ class PostgresBackend:
                     answers[ord_ - 1] = r.Inserted(r.InsertStatus.FULL, job_id, room=room)
                 else:
                     answers[ord_ - 1] = r.Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
-        new = Counter(
-            row.queue for row, answer in zip(rows, answers, strict=True) if answer.status is r.InsertStatus.NEW
-        )
+        new = Counter(row.queue for row, answer in zip(rows, answers, strict=True) if answer.status in _CLAIMABLE)
         for queue, jobs in new.items():
             self._notifier.count(f"queue:{queue}", jobs)
         return answers
+
+    async def _insert_one(self, row: r.Row, at: r.Stamp) -> bool:
+        """Store a plain row in a way of its own. False: nothing is stored, as it is not plain, its queue is new or has
+        rules, or its id is stored already."""
+        if self._confined or not shapes.is_alone(row):
+            return False
+        topic = f"queue:{row.queue}"
+        hint = self._notifier.along(topic)
+        try:
+            told = await self._value("insert_one", shapes.one_params(row, at, hint), shapes.weight(row))
+        except BackendError as error:
+            if not isinstance(error.__cause__, UniqueViolation):
+                raise
+            return False
+        if told == _LEFT:
+            self._notifier.count(topic, 1)
+        return told != _NOT_PLAIN
+
+    async def _value(self, name: str, params: Sequence[bytes | None], sent: int) -> bytes | None:
+        return await self._served_by(name, self._connections.value(self._one[name], params, sent))
 
     async def _insert(self, at: r.Stamp, params: tuple[Any, ...]) -> list[Any]:
         """Ids are new, as a rule: to be ready for one that is not costs a transaction within the transaction."""
@@ -228,23 +319,33 @@ class PostgresBackend:
         return await self._call("insert", at, *params)
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
+        return await self._windows.claim(req, lambda some: self._claim(some, at))
+
+    async def _claim(self, req: r.Claim, at: r.Stamp) -> r.Claimed:
         began, marks = self._set_out()
         notes = self._crowd.looks(req.queues)
         rows = await self._go_on("claim", at, *self._claim_params(req), *marks)
-        self._tell(rows)
-        return self._hushed(req, notes, self._claimed(rows, marks, began))
+        notices = shapes.notices(rows)
+        self._tell(notices)
+        return self._hushed(req, notes, self._claimed(req, rows, notices, marks, began))
 
     async def finish_and_claim(
         self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
     ) -> tuple[list[JobState | None], r.Claimed]:
         if not batch:
             return [], await self.claim(req, at)
+        plain = shapes.are_plain(batch)
+        if not plain and len(portions := self._portions.of_settlements(batch)) > 1:
+            first = [state for some in portions[:-1] for state in await self.finish(some, at)]
+            last, claimed = await self.finish_and_claim(portions[-1], req, at)
+            return first + last, claimed
+        req, *others = self._windows.of(req)
         began, marks = self._set_out()
         claim = (*self._claim_params(req), *marks)
         notes = self._crowd.looks(req.queues)
-        if shapes.are_plain(batch):
+        if plain:
             ordered = sorted(batch, key=_ID)
-            call: tuple[Any, ...] = ("turn", at, *shapes.complete_params(ordered), *claim)
+            call: tuple[Any, ...] = ("complete_and_claim", at, *shapes.complete_params(ordered), *claim)
         else:
             ordered = []
             call = ("finish_and_claim", at, *shapes.finish_params(batch), at, *claim)
@@ -253,22 +354,26 @@ class PostgresBackend:
         except BackendError as error:
             if not isinstance(error.__cause__, DataError | IntegrityError):
                 raise
-            return await self.finish(batch, at), await self.claim(req, at)  # one of the two is at fault, by itself
-        self._tell(rows, batch)
-        states = _completed(batch, ordered, rows) if ordered else _settled(batch, rows)
-        return states, self._hushed(req, notes, self._claimed(rows, marks, began))
+            return await self.finish(batch, at), await self._claim(req, at)  # one of the two is at fault, by itself
+        notices = shapes.notices(rows)
+        self._tell(notices, batch)
+        states = _completed(batch, ordered, notices) if ordered else _settled(batch, notices)
+        claimed = self._hushed(req, notes, self._claimed(req, rows, notices, marks, began))
+        return states, await self._windows.go_on(claimed, others, lambda some: self._claim(some, at))
 
     async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         if not batch:
             return []
         if shapes.are_plain(batch):
             ordered = sorted(batch, key=_ID)
-            rows = await self._call("complete", at, *shapes.complete_params(ordered))
-            self._tell(rows)
-            return _completed(batch, ordered, rows)
-        rows = await self._call("finish", at, *shapes.finish_params(batch))
-        self._tell(rows, batch)
-        return _settled(batch, rows)
+            notices = shapes.notices(await self._call("complete", at, *shapes.complete_params(ordered)))
+            self._tell(notices)
+            return _completed(batch, ordered, notices)
+        if len(portions := self._portions.of_settlements(batch)) > 1:
+            return [state for some in portions for state in await self.finish(some, at)]
+        notices = shapes.notices(await self._call("finish", at, *shapes.finish_params(batch)))
+        self._tell(notices, batch)
+        return _settled(batch, notices)
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         [[lost, busy, cancels, paused, held, epochs, begun, overdue]] = await self._call(
@@ -276,24 +381,44 @@ class PostgresBackend:
             uuids([job_id for job_id, _ in beat.leases]), bigints([epoch for _, epoch in beat.leases]),
             beat.ttl, beat.slots, beat.busy, beat.leaving, beat.gap, beat.at_work,
             r.CENSUS if beat.census else 0,
+            byteas([beat.progress.get(job_id) for job_id, _ in beat.leases]) if beat.progress else None,
         )  # fmt: skip
         lost, busy = ([beat.leases[ord_ - 1] for ord_ in ords or ()] for ords in (lost, busy))
         mine = list(zip(held or (), epochs or (), begun or (), strict=True))
         return r.Renewed(lost, cancels or (), paused or (), busy, mine, bool(overdue))
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
+        reaped: list[r.Reaped] = []
+        while (left := req.limit - len(reaped)) > 0:
+            reaped += (some := await self._reap(msgspec.structs.replace(req, limit=min(left, _CHANGED)), at))
+            if len(some) < _CHANGED:
+                break
+        return reaped
+
+    async def _reap(self, req: r.Reap, at: r.Stamp) -> list[r.Reaped]:
         rows = await self._go_on("reap", at, req.limit, req.max_lost, req.spread, req.holder, req.gap, req.steady)
-        self._tell(rows)
-        return [shapes.reaped(row) for row in rows if row[0] == 2]
+        notices = shapes.notices(rows)
+        self._tell(notices)
+        return shapes.reaped(notices)
 
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
-        text, number = _arguments(change)
+        if sel.ids is not None or sel.keys is not None:
+            return [one for some in of_selection(sel, _CHANGED) for one in await self._alter(some, change, at)]
+        altered: list[r.Altered] = []
+        while (left := sel.limit - len(altered)) > 0:
+            above = altered[-1].id if altered else sel.above
+            some = msgspec.structs.replace(sel, above=above, limit=min(left, _CHANGED))
+            altered += (found := await self._alter(some, change, at))
+            if len(found) < _CHANGED:
+                break
+        return altered
+
+    async def _alter(self, sel: r.Selector, change: r.Change, at: r.Stamp) -> list[r.Altered]:
+        kind, text, number = arguments(change)
         named = sel.ids is not None or sel.keys is not None
         meant = _selection(
             sel, at, None if named else change.applies, limit=sel.limit, unasked=isinstance(change, r.Cancel)
         )  # fmt: skip
-        at_instant = isinstance(change, r.Reschedule) and change.run_at is not None
-        kind = _PUT_AT if at_instant else _KINDS[type(change)]
         if isinstance(change, r.Cancel | r.Watch):
             rows = await self._call("ask", *meant[:-1], kind, text, sel.reason)
             if self._confined and isinstance(change, r.Watch):  # who did not see the watch has ended the job after this
@@ -301,41 +426,38 @@ class PostgresBackend:
         else:
             states = None if sel.states is None else _codes(sel.states)
             rows = await self._call(
-                "alter",
-                at,
-                *meant,
-                kind,
-                text,
-                number,
-                _codes(change.applies),
-                not named,
-                sel.queue,
-                states,
+                "alter", at, *meant, kind, text, number, _codes(change.applies), not named, sel.queue, states,
                 sel.reason,
-            )
-        self._tell(rows)
-        return [
-            r.Altered(row[1], STATES[row[6]], None if row[7] is None else STATES[row[7]], bool(row[8]), row[2], row[5])
-            for row in rows
-            if row[0] == 6
-        ]
+            )  # fmt: skip
+        notices = shapes.notices(rows)
+        self._tell(notices)
+        return shapes.altered(notices)
 
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
-        if clause.place is r.Place.TICKS:
+        if clause.target is r.SweepTarget.TICKS:
             return await self.ticks.sweep(clause, at)
-        if clause.place is r.Place.KEYS:
+        if clause.target is r.SweepTarget.KEYS:
             [found] = await self._call("sweep_keys", at, clause.max_count, clause.limit, clause.dry_run)
-        elif clause.place is r.Place.TENANTS:
+        elif clause.target is r.SweepTarget.TENANTS:
             [found] = await self._call("sweep_tenants", at, clause.limit, clause.dry_run)
-        elif clause.place is r.Place.RESULTS:
+        elif clause.target is r.SweepTarget.RESULTS:
             [found] = await self._call("sweep_results", at, clause.limit, clause.dry_run)
         else:
-            state = CODES[JobState(clause.place.value)]
+            found = await self._sweep_ended(clause, CODES[JobState(clause.target.value)], at)
+        return r.Swept(*found)
+
+    async def _sweep_ended(self, clause: r.SweepClause, state: int, at: r.Stamp) -> Any:
+        if clause.jobs is None:
             [found] = await self._call(
                 "sweep", at, state, clause.older_than, clause.max_count, clause.max_bytes, clause.limit, clause.dry_run,
-                clause.spare,
+                clause.spare, clause.ended_by,
             )  # fmt: skip
-        return r.Swept(*found)
+        else:
+            ids, epochs = uuids([job_id for job_id, _ in clause.jobs]), bigints([epoch for _, epoch in clause.jobs])
+            [found] = await self._call(
+                "sweep_named", at, state, ids, epochs, clause.older_than, clause.dry_run, clause.spare, clause.ended_by
+            )
+        return found
 
     # -- reading
 
@@ -350,26 +472,49 @@ class PostgresBackend:
             "fetch", at, uuids(ids), texts([key.queue for key in keys]), texts([key.key for key in keys]),
             mask(want), "error" in want, "result" in want,
         )  # fmt: skip
-        records = {row[0]: shapes.record(row[2:], row[1]) for row in found}
+        records = {row[0]: shapes.record(row) for row in found}
         by_id, by_key = count(1), count(len(ids) + 1)
         return [records.get(next(by_key if isinstance(name, r.JobKey) else by_id)) for name in names]
 
     async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         below = None if after is None else bytes.fromhex(after)
         found = await self._call("scan", at, *_selection(sel, at, None, limit=limit + 1, below=below, newest=True))
-        records = [shapes.record(row[2:], row[1]) for row in found[:limit]]
+        records = [shapes.record(row) for row in found[:limit]]
         return r.Page(records, records[-1].id.hex() if len(found) > limit else None)
 
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
-        names = None if queues is None else texts(list(queues))
-        found = await self._call("stats", at, self.limits.count_cap, names)
+        found = await self._queue_stats(queues, at)
         workers = await self._call("workers", at)
-        places = await self._call("places") if queues is None else ()
+        kept = await self._call("places") if queues is None else ()
         return r.Stats(
             [r.QueueStats(*row) for row in sorted(found)],
             claiming_from(queues, (r.WorkerStats(row[0], tuple(row[1]), *row[2:]) for row in workers)),
-            [r.PlaceStats(_PLACES[state], count, size) for state, count, size in places],
+            [r.KeptStats(_TARGETS[state], count, size) for state, count, size in kept],
         )
+
+    async def _queue_stats(self, queues: Sequence[str] | None, at: r.Stamp) -> list[Any]:
+        """Some at a time."""
+        cap, found = self.limits.count_cap, []
+        if queues is not None:
+            names = list(dict.fromkeys(queues))
+            for start in range(0, len(names), _NAMED):
+                found += await self._call("stats", at, cap, texts(names[start : start + _NAMED]), None)
+            return [row[:-1] for row in found]
+        above: int | None = None
+        while True:
+            rows = await self._call("stats", at, cap, None, above)
+            found += [row[:-1] for row in rows if row[0] is not None]
+            if not rows or (above := rows[-1][-1]) is None:
+                return found
+
+    async def usage(self) -> Usage:
+        [[used, dead, wal, reserve]] = await self._call("usage")
+        return Usage(used, None, {"dead_tuples": dead, "wal": wal, "reserve": reserve})
+
+    async def reserve(self, bytes: int) -> int:
+        """See :class:`headrace.seam.usage.KeepReserve`."""
+        [[kept]] = await self._call("reserve", bytes)
+        return int(kept)
 
     # -- inside
 
@@ -392,25 +537,16 @@ class PostgresBackend:
         now = asyncio.get_running_loop().time()
         return now, self._way.marks(now)
 
-    def _claimed(self, rows: Sequence[Any], marks: Marks, began: float) -> r.Claimed:
-        jobs: list[r.Leased] = []
-        expired: list[r.Reaped] = []
-        places: list[int] = []
-        for row in rows:
-            match row[0]:
-                case 1:
-                    jobs.append(shapes.leased(row))
-                    places.append(row[22])
-                case 2:
-                    expired.append(shapes.reaped(row))
-        _, *_, walked, passed_over, _, next_in, due = rows[-1][:12]
-        if places and places[0] is not None:
-            jobs = [job for _, job in sorted(zip(places, jobs, strict=True), key=_PLACE)]
-        else:
-            jobs.sort(key=_CLAIM_ORDER)
+    def _claimed(
+        self, req: r.Claim, rows: Sequence[Any], notices: Sequence[shapes.Notice], marks: Marks, began: float
+    ) -> r.Claimed:
+        rest = shapes.rest(rows)
         now = asyncio.get_running_loop().time()
-        claimed = r.Claimed(jobs, self._way.patience(next_in, now), expired, passed_over > 0, passed_over > 1)
-        self._way.walked(walked, claimed, due, marks, began, now)
+        next_in = self._way.patience(rest.next_in, now)
+        claimed = r.Claimed(
+            shapes.leased(rows, req.want), next_in, shapes.reaped(notices), rest.passed_over > 0, rest.passed_over > 1
+        )
+        self._way.walked(rest.walked, claimed, rest.due, marks, began, now)
         self._crowd.took(now - began)
         return claimed
 
@@ -420,12 +556,12 @@ def _seals(seal: bytes) -> dict[str, Then]:
     turns of tenants, it would keep all others from their claims."""
 
     def claimed(rows: Sequence[Any]) -> bytes | None:
-        return seal if len(rows) > 1 and rows[-1][-1] else None
+        return seal if len(rows) > 1 and shapes.rest(rows).unsealed else None
 
     def settled(rows: Sequence[Any]) -> bytes | None:
-        return seal if rows[-1][-1] else None
+        return seal if shapes.rest(rows).unsealed else None
 
-    return {"claim": claimed, "turn": settled, "finish_and_claim": settled}
+    return {"claim": claimed, "complete_and_claim": settled, "finish_and_claim": settled}
 
 
 def _statements(schema: str, *, confined: bool = False) -> dict[str, str]:
@@ -434,7 +570,7 @@ def _statements(schema: str, *, confined: bool = False) -> dict[str, str]:
     if confined:
         calls = {name: _UNCONFINED.sub(r"{schema}.own_\1", call) for name, call in calls.items()}
     quoted = sql.Identifier(schema).as_string(None).replace("%", "%%")
-    return {name: call.replace("{schema}", quoted) for name, call in calls.items()}
+    return {name: call.replace("{columns}", COLUMNS).replace("{schema}", quoted) for name, call in calls.items()}
 
 
 def _codes(states: Iterable[JobState]) -> Smallints:
@@ -476,37 +612,21 @@ def _selection(
     )
 
 
-def _arguments(change: r.Change) -> tuple[str | None, int | None]:
-    match change:
-        case r.Cancel(reason):
-            return reason, None
-        case r.Move(queue):
-            return queue, None
-        case r.Watch(inbox):
-            return inbox, None
-        case r.Reprioritise(priority):
-            return None, priority
-        case r.Reschedule(delay, run_at):
-            return None, delay if run_at is None else run_at
-        case r.Hold(result_ttl):
-            return None, result_ttl
-    return None, None
-
-
 def _completed(
-    batch: Sequence[r.Settlement], ordered: list[r.Settlement], rows: Sequence[Any]
+    batch: Sequence[r.Settlement], ordered: list[r.Settlement], notices: Sequence[shapes.Notice]
 ) -> list[JobState | None]:
     """The answers in the order of the batch. It travels by id, so that no two batches wait for each other."""
-    states = _settled(ordered, rows)
+    states = _settled(ordered, notices)
     if ordered == batch:
         return states
     found = {s.id: state for s, state in zip(ordered, states, strict=True)}
     return [found[s.id] for s in batch]
 
 
-def _settled(batch: Sequence[r.Settlement], rows: Sequence[Any]) -> list[JobState | None]:
+def _settled(batch: Sequence[r.Settlement], notices: Sequence[shapes.Notice]) -> list[JobState | None]:
     states: list[JobState | None] = [s.state for s in batch]
-    for row in rows:
-        if row[0] == 0:
-            states[row[6] - 1] = None if row[7] is None else STATES[row[7]]
+    for notice in notices:
+        if notice.settled:
+            number, state = notice.settled
+            states[number - 1] = None if state is None else STATES[state]
     return states

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -19,10 +19,11 @@ from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, sql
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
+from headrace.backends.postgres.composites import JOB
 from headrace.backends.statements import read
 from headrace.errors import ConfigError, SchemaMismatch
 from headrace.seam.instants import to_datetime
-from headrace.seam.records import Inserted, InsertStatus, Row, Settlement
+from headrace.seam.records import Inserted, InsertStatus, KeyUntil, Replaces, Row, Settlement, Step
 from headrace.types import JobState
 
 _LEASE_LOST = "LL001"
@@ -32,16 +33,24 @@ _REFUSED = "42501"
 
 Send = Callable[[str, str], str]
 AsyncSend = Callable[[str, str], Awaitable[str]]
+Session = AbstractAsyncContextManager[AsyncConnection[Any]]
 
 
 class PostgresTransactions:
     """Joins transactions in the database that the store is in."""
 
-    def __init__(self, schema: str, where: str) -> None:
+    def __init__(self, schema: str, where: str, session: Callable[[], Session]) -> None:
         self._schema = schema
         self._where = where
+        self._session = session
         self._statements = read(__package__, "bind")
         self._quoted = sql.Identifier(schema).as_string(None)
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncPostgresJoined]:
+        """See :class:`headrace.seam.protocol.Transactions`."""
+        async with self._session() as connection, connection.transaction():
+            yield self._awaited(partial(_psycopg_async, connection), self._percent())
 
     def join(self, connection: object) -> PostgresJoined | AsyncPostgresJoined:
         """See :class:`headrace.seam.protocol.Transactions`."""
@@ -150,6 +159,15 @@ class AsyncPostgresJoined:
                 return _unless_fenced(error)
         return True
 
+    async def positions(self, source: str) -> dict[str, int]:
+        with self._explaining("producer"):
+            found: dict[str, int] = json.loads(await self._send(self._statements["positions"], source))
+            return found
+
+    async def advance(self, source: str, steps: Sequence[Step]) -> bool:
+        with self._explaining("producer"):
+            return await self._send(self._statements["advance"], _steps(source, steps)) == "true"
+
 
 # -- drivers
 
@@ -254,29 +272,43 @@ def _jobs(rows: Sequence[Row]) -> str:
 
 def _job(row: Row) -> dict[str, Any]:
     cells = row.cells if row.headers is None else row.cells | {"headers": row.headers}
-    job = {
-        "id": row.id.hex(),
-        "queue": row.queue,
-        "task": row.task,
-        "cells": {name: b64encode(cell).decode() for name, cell in cells.items()},
-        "key": row.key,
-        "group": row.group,
-        "tenant": row.tenant or None,
-        "priority": row.priority or None,
-        "run_at": None if row.run_at is None else to_datetime(row.run_at).isoformat(),
-        "delay": _seconds(row.delay or None),
-        "expires": _seconds(row.expires),
-        "max_attempts": row.max_attempts,
-        "timeout": _seconds(row.timeout),
-        "result_ttl": _seconds(row.result_ttl),
-        "on_failed": "return" if row.hold_failed else None,
-    }
-    return {name: value for name, value in job.items() if value is not None}
+    job: dict[str, Any] = {"cells": {name: b64encode(cell).decode() for name, cell in cells.items()}}
+    for name in _OPTIONS:
+        if (value := getattr(row, name)) != _DEFAULTS.get(name):
+            job[name] = _SAID[name](value) if name in _SAID else value
+    if row.key_until:
+        job["unique"] = _UNIQUE[row.key_until]
+    if row.replaces:
+        job["on_duplicate"] = _ON_DUPLICATE[row.replaces]
+    return job | ({"on_failed": "return"} if row.hold_failed else {})
 
 
-def _seconds(length: int | None) -> float | None:
+_UNIQUE = {KeyUntil.ENDED: "until done", KeyUntil.STARTED: "while pending"}
+_ON_DUPLICATE = {
+    Replaces.CELLS: "replace arguments", Replaces.TIME: "replace time", Replaces.BOTH: "replace",
+}  # fmt: skip
+
+
+def _seconds(length: int) -> float:
     """At most ten years, so a float still tells microseconds apart."""
-    return None if length is None else length / 1e6
+    return length / 1e6
+
+
+_OPTIONS = [
+    column.attribute
+    for column in JOB
+    if column.attribute not in ("cells", "headers", "reply_to", "hold_failed", "key_until", "replaces")
+]
+_DEFAULTS = {"tenant": "", "priority": 0, "delay": 0}
+_SAID: dict[str, Callable[[Any], Any]] = {
+    "id": bytes.hex,
+    "run_at": lambda run_at: to_datetime(run_at).isoformat(),
+    "delay": _seconds,
+    "expires": _seconds,
+    "timeout": _seconds,
+    "result_ttl": _seconds,
+}
+"""What ``enqueue_v1`` wants in another form than a row has it; all else goes as it is."""
 
 
 def _completion(settlement: Settlement) -> str:
@@ -302,6 +334,10 @@ def _answers(text: str) -> list[Inserted]:
         )
         for job_id, status, state, attempt, result in json.loads(text)
     ]
+
+
+def _steps(source: str, steps: Sequence[Step]) -> str:
+    return json.dumps({"source": source, "steps": [[step.part, step.seen, step.next] for step in steps]})
 
 
 def _unless_fenced(error: Exception) -> bool:

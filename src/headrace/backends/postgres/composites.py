@@ -1,4 +1,5 @@
-"""Records as PostgreSQL's binary arrays of a composite type, made column by column: a batch is one parameter.
+"""Records as PostgreSQL's binary arrays of a composite type, made column by column: a batch is one parameter; and rows
+of composite types as they come in answers.
 
 Each table below names the columns of one type of the schema, in order, and how each is read from a record. A test holds
 them against the schema.
@@ -14,11 +15,21 @@ from typing import Any, NamedTuple
 
 from headrace.backends.states import CODES
 from headrace.seam.records import Row, Settlement
+from headrace.seam.references import RESULT, Swap
+from headrace.seam.ticks import Schedule
+from headrace.seam.transfers import Parcel
 from headrace.types import SECTIONS
 
 _ARRAY = Struct("!iiiii").pack
 _LENGTH = Struct("!i").pack
+_SIZE = Struct("!i").unpack_from
 _NULL = b"\xff\xff\xff\xff"
+COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+COPY_END = b"\xff\xff"
+
+Pack = Callable[[Any], bytes]
+Derive = Mapping[str, Callable[[Any], Any]]
+"""By column, its value from the attribute that it comes from, where only the caller knows."""
 
 _BITS = {name: 1 << position for position, name in enumerate(SECTIONS)}
 ALL_SECTIONS = sum(_BITS.values())
@@ -30,10 +41,13 @@ def mask(names: frozenset[str]) -> int:
 
 
 class Kind(NamedTuple):
-    """A type of PostgreSQL: its name, and a value as it travels in a column of a row."""
+    """A type of PostgreSQL: its name, a value as it travels in a column of a row, the same for ``COPY``, which leaves
+    out the number of the type, and the value of what came in a column."""
 
     name: str
-    pack: Callable[[Any], bytes]
+    pack: Pack
+    bare: Pack
+    read: Callable[[bytes], Any] = bytes
 
 
 def _sized(name: str, oid: int, *, encoded: bool = False) -> Kind:
@@ -46,23 +60,71 @@ def _sized(name: str, oid: int, *, encoded: bool = False) -> Kind:
         data = value.encode()
         return head(oid, len(data)) + data
 
-    return Kind(name, text if encoded else lambda data: null if data is None else head(oid, len(data)) + data)
+    def bare(data: bytes | None) -> bytes:
+        return _NULL if data is None else _LENGTH(len(data)) + data
+
+    if encoded:
+        return Kind(name, text, lambda value: bare(None if value is None else value.encode()), bytes.decode)
+    return Kind(name, lambda data: null if data is None else head(oid, len(data)) + data, bare)
 
 
 def _number(name: str, oid: int, form: str) -> Kind:
-    shape = Struct(f"!Ii{form}")
+    shape, bare = Struct(f"!Ii{form}"), Struct(f"!i{form}")
     size = shape.size - 8
     null = pack("!I", oid) + _NULL
-    return Kind(name, lambda value: null if value is None else shape.pack(oid, size, value))
+    read = Struct(f"!{form}").unpack
+    return Kind(
+        name,
+        lambda value: null if value is None else shape.pack(oid, size, value),
+        lambda value: _NULL if value is None else bare.pack(size, value),
+        lambda data: read(data)[0],
+    )
 
 
-UUID = Kind("uuid", pack("!Ii", 2950, 16).__add__)
+UUID = Kind("uuid", pack("!Ii", 2950, 16).__add__, pack("!i", 16).__add__)
+MAYBE_UUID = _sized("uuid", 2950)
 TEXT = _sized("text", 25, encoded=True)
 BYTEA = _sized("bytea", 17)
 BOOLEAN = _number("boolean", 16, "?")
 SMALLINT = _number("smallint", 21, "h")
 INTEGER = _number("integer", 23, "i")
 BIGINT = _number("bigint", 20, "q")
+
+
+Columns = Mapping[str, Kind]
+"""The columns of a type that comes in answers, in order."""
+
+
+def read_row(columns: Columns, packed: bytes) -> list[Any]:
+    """The columns of a row."""
+    values: list[Any] = []
+    start = 12
+    for kind in columns.values():
+        [length] = _SIZE(packed, start - 4)
+        if length < 0:
+            values.append(None)
+            length = 0
+        else:
+            values.append(kind.read(packed[start : start + length]))
+        start += length + 8
+    return values
+
+
+def _nested(name: str, columns: Columns) -> Kind:
+    return Kind(name, bytes, bytes, lambda packed: read_row(columns, packed))
+
+
+NOTICES: Mapping[str, Columns] = {
+    "told": {"topic": TEXT, "id": UUID},
+    "settled": {"number": INTEGER, "state": SMALLINT},
+    "reaped": {
+        "id": UUID, "queue": TEXT, "task": TEXT, "state": SMALLINT, "lost": INTEGER, "reason": TEXT, "key": TEXT,
+    },
+    "altered": {"id": UUID, "before": SMALLINT, "after": SMALLINT, "changed": BOOLEAN, "queue": TEXT, "key": TEXT},
+    "planned": {"plan": INTEGER, "tick": INTEGER, "outcome": SMALLINT},
+}  # fmt: skip
+"""``told_row`` and the others, each of which is a column of ``notice``."""
+NOTICE: Columns = {name: _nested(f"{name}_row", columns) for name, columns in NOTICES.items()}
 
 
 class Column(NamedTuple):
@@ -86,12 +148,32 @@ class SettlementRows(Rows):
     """``settlement_row[]``."""
 
 
+class SwapRows(Rows):
+    """``swap_row[]``."""
+
+
+class ScheduleRows(Rows):
+    """``schedule_row[]``."""
+
+
+class ParcelRows(Rows):
+    """``parcel_row[]``."""
+
+
 def _cell(name: str) -> Column:
     return Column(name, BYTEA, "cells", lambda cells: cells.get(name) if cells else None)
 
 
+def _seen(name: str) -> Column:
+    return Column(f"seen_{name}", BYTEA, "seen", lambda cells: cells.get(name))
+
+
 def _same(name: str, kind: Kind) -> Column:
     return Column(name, kind, name)
+
+
+def _whole(name: str, kind: Kind) -> Column:
+    return Column(name, kind, f"job.{name}")
 
 
 JOB = (
@@ -110,6 +192,8 @@ JOB = (
     _same("headers", BYTEA),
     _same("reply_to", TEXT),
     _same("hold_failed", BOOLEAN),
+    _same("key_until", SMALLINT),
+    _same("replaces", SMALLINT),
     Column("group_name", TEXT, "group"),
     *map(_cell, SECTIONS),
 )
@@ -136,11 +220,80 @@ SETTLEMENT = (
     Column("spawned", INTEGER, "spawn", len),
 )
 """``settlement_row``."""
-_ROW = attrgetter(*[column.attribute for column in JOB])
-_SETTLEMENT = attrgetter(*[column.attribute for column in SETTLEMENT])
+SWAP = (_same("id", UUID), *map(_seen, (*SECTIONS, RESULT)), *map(_cell, (*SECTIONS, RESULT)))
+"""``swap_row``."""
+SCHEDULE = (
+    _same("name", TEXT),
+    Column("uid", MAYBE_UUID, "uid", lambda uid: uid or None),
+    _same("queue", TEXT),
+    _same("definition", BYTEA),
+    _same("tenant", TEXT),
+    _same("plan_priority", SMALLINT),
+    _same("bucket", SMALLINT),
+    _same("enabled", BOOLEAN),
+    _same("slot", BIGINT),
+    _same("look_at", BIGINT),
+    _same("runs", BIGINT),
+    _same("last_slot", BIGINT),
+    _same("last_job", MAYBE_UUID),
+    _same("version", BIGINT),
+    _same("created_at", BIGINT),
+    _same("updated_at", BIGINT),
+)
+"""``schedule_row``: the fields of a ``Schedule``, in order."""
+PARCEL = (
+    _whole("id", UUID),
+    _whole("queue", TEXT),
+    _whole("task", TEXT),
+    Column("state", SMALLINT, "job.state", CODES.__getitem__),
+    _whole("tenant", TEXT),
+    _whole("key", TEXT),
+    _whole("priority", SMALLINT),
+    _whole("run_at", BIGINT),
+    _whole("enqueued_at", BIGINT),
+    _whole("expires_at", BIGINT),
+    _whole("finished_at", BIGINT),
+    _whole("epoch", BIGINT),
+    _whole("attempt", INTEGER),
+    _whole("lost", INTEGER),
+    _whole("max_attempts", INTEGER),
+    _whole("timeout", BIGINT),
+    _whole("result_ttl", BIGINT),
+    _whole("headers", BYTEA),
+    _whole("reason", TEXT),
+    *[column._replace(attribute="job.cells") for column in map(_cell, SECTIONS)],
+    _whole("error", BYTEA),
+    _whole("result", BYTEA),
+    Column("group_name", TEXT, "job.group"),
+    _same("held_until", BIGINT),
+    _same("begun", BOOLEAN),
+)
+"""``parcel_row``."""
+
+
+class _Read(NamedTuple):
+    """How records become rows: their attributes, and per column what packs them."""
+
+    attributes: Callable[[Any], tuple[Any, ...]]
+    columns: Sequence[tuple[Column, Pack]]
+
+
+def _read(columns: Sequence[Column], *, bare: bool = False) -> _Read:
+    packs = [(column, column.kind.bare if bare else column.kind.pack) for column in columns]
+    return _Read(attrgetter(*[column.attribute for column in columns]), packs)
+
+
+_JOB = _read(JOB)
+_SETTLEMENT = _read(SETTLEMENT)
+_SWAP = _read(SWAP)
+_SCHEDULE = _read(SCHEDULE)
+_PARCEL = _read(PARCEL)
 TYPES: Mapping[type[Rows], tuple[str, Sequence[Column]]] = {
     JobRows: ("job_row", JOB),
     SettlementRows: ("settlement_row", SETTLEMENT),
+    SwapRows: ("swap_row", SWAP),
+    ScheduleRows: ("schedule_row", SCHEDULE),
+    ParcelRows: ("parcel_row", PARCEL),
 }
 
 
@@ -148,40 +301,90 @@ def job_rows(rows: Sequence[Row]) -> tuple[list[str], JobRows]:
     """The names of the queues of new jobs, and the jobs."""
     names = {row.queue: None for row in rows}
     numbers = {name: number for number, name in enumerate(names, start=1)}
-    return list(names), JobRows(_packed(JOB, _ROW, rows, {"queue": numbers.__getitem__}))
+    return list(names), JobRows(_packed(_JOB, rows, {"queue": numbers.__getitem__}))
+
+
+_ALONE = _LENGTH(len(JOB)) + UUID.pack(b"")
+_FIRST = SMALLINT.pack(1)
+_BETWEEN = Struct("!IihIiq").pack
+"""Priority and delay."""
+_SELDOM = attrgetter("run_at", "expires", "max_attempts", "timeout", "result_ttl", "headers", "reply_to")
+_SELDOM_PACKED = (BIGINT.pack, BIGINT.pack, INTEGER.pack, BIGINT.pack, BIGINT.pack, BYTEA.pack, TEXT.pack)
+_USUAL = (None,) * len(_SELDOM_PACKED)
+_NO_CELL = BYTEA.pack(None)
+_NO_NAME = TEXT.pack(None)
+_USUALLY = b"".join(packed(None) for packed in _SELDOM_PACKED)
+_PLAIN = BOOLEAN.pack(False) + SMALLINT.pack(0) + SMALLINT.pack(0) + _NO_NAME
+"""``hold_failed``, ``key_until``, ``replaces`` and ``group_name`` mean nothing to a row without a key and a group."""
+
+
+def job_row(row: Row) -> bytes:
+    """One new job that has neither a key nor a group, by itself: ``job_row`` as it travels. Its queue is the first."""
+    given, cells = _SELDOM(row), row.cells
+    seldom = _USUALLY
+    if given != _USUAL:
+        seldom = b"".join([packed(value) for packed, value in zip(_SELDOM_PACKED, given, strict=True)])
+    return b"".join(
+        [
+            _ALONE, row.id, _FIRST, TEXT.pack(row.task), TEXT.pack(row.tenant), _NO_NAME,
+            _BETWEEN(21, 2, row.priority, 20, 8, row.delay),
+            seldom, _PLAIN, *[BYTEA.pack(cells[name]) if name in cells else _NO_CELL for name in SECTIONS],
+        ]
+    )  # fmt: skip
 
 
 def settlement_rows(batch: Sequence[Settlement]) -> SettlementRows:
     """Settlements."""
-    return SettlementRows(_packed(SETTLEMENT, _SETTLEMENT, batch, {}))
+    return SettlementRows(_packed(_SETTLEMENT, batch, {}))
 
 
-def _packed(
-    columns: Sequence[Column],
-    read: Callable[[Any], tuple[Any, ...]],
-    records: Sequence[Any],
-    derive: Mapping[str, Callable[[Any], Any]],
-) -> bytes:
-    """The array. Most batches are all alike in most columns: what is, is packed once."""
-    count = len(records)
-    if not count:
+def swap_rows(batch: Sequence[Swap]) -> SwapRows:
+    """Cells to be replaced."""
+    return SwapRows(_packed(_SWAP, batch, {}))
+
+
+def schedule_rows(schedules: Sequence[Schedule]) -> ScheduleRows:
+    """Schedules."""
+    return ScheduleRows(_packed(_SCHEDULE, schedules, {}))
+
+
+def parcel_rows(parcels: Sequence[Parcel]) -> ParcelRows:
+    """Whole jobs."""
+    return ParcelRows(_packed(_PARCEL, parcels, {}))
+
+
+def _packed(read: _Read, records: Sequence[Any], derive: Derive) -> bytes:
+    """The array."""
+    if not records:
         return pack("!iii", 0, 0, 0)
+    array = [_ARRAY(1, 0, 0, len(records), 1)]
+    for body in _bodies(_LENGTH(len(read.columns)), read, records, derive):
+        array += (_LENGTH(len(body)), body)
+    return b"".join(array)
+
+
+def copied(columns: Sequence[Column], rows: Sequence[Row], derive: Derive) -> bytes:
+    """The rows as ``COPY`` takes them."""
+    return b"".join(
+        [COPY_HEADER, *_bodies(pack("!h", len(columns)), _read(columns, bare=True), rows, derive), COPY_END]
+    )
+
+
+def _bodies(head: bytes, read: _Read, records: Sequence[Any], derive: Derive) -> Iterable[bytes]:
+    """Each record as a row. Most batches are all alike in most columns: what is, is packed once."""
+    count = len(records)
     parts: list[Iterable[bytes]] = []
-    alike = [_LENGTH(len(columns))]
-    for column, given in zip(columns, zip(*map(read, records), strict=True), strict=True):
+    alike = [head]
+    for (column, packed), given in zip(read.columns, zip(*map(read.attributes, records), strict=True), strict=True):
         if derived := column.derive or derive.get(column.name):
             given = tuple(map(derived, given))
         if given.count(given[0]) == count:
-            alike.append(column.kind.pack(given[0]))
+            alike.append(packed(given[0]))
         else:
-            parts += (repeat(b"".join(alike)), map(column.kind.pack, given))
+            parts += (repeat(b"".join(alike)), map(packed, given))
             alike = []
     body = b"".join(alike)
-    bodies = map(b"".join, zip(*parts, repeat(body))) if parts else repeat(body, count)
-    array = [_ARRAY(1, 0, 0, count, 1)]
-    for body in bodies:
-        array += (_LENGTH(len(body)), body)
-    return b"".join(array)
+    return map(b"".join, zip(*parts, repeat(body))) if parts else repeat(body, count)
 
 
 def numbered(rows: Rows, oid: int) -> bytes:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import select
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
-from psycopg import AsyncConnection, AsyncCursor, Error, ProgrammingError, waiting
+from psycopg import AsyncConnection, AsyncCursor, BaseConnection, Error, ProgrammingError, waiting
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import error_from_result
-from psycopg.generators import execute
-from psycopg.pq import ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGconn
+from psycopg.pq import ExecStatus
 
 from headrace.backends.postgres.arrays import register
+from headrace.backends.postgres.spoken import Spoken
 from headrace.backends.postgres.translate import REMEMBERED, translated
 from headrace.backends.postgres.transport import in_clear, secured
 from headrace.errors import ConfigError, Unavailable
@@ -29,22 +26,22 @@ Then = Callable[[Sequence[Any]], bytes | None]
 
 log = logging.getLogger("headrace")
 
-_LIMIT = 30.0
+LIMIT = 30.0
 """Seconds that a call may take. The server ends the statement then, so that nothing of it is left behind."""
 _SLOWEST = 256 * 1024
-"""Bytes a second that a call has time for on top, so that a large batch gets through a thin line."""
+"""A call gets more time for what it sends, at this many bytes a second, so that a large batch gets through."""
 _LARGE = 1024 * 1024
-"""Bytes from which on the server is told so: it counts the time in which they arrive."""
+"""Bytes from which the server is told so, as it counts the time in which they arrive."""
 _GRACE = 1.0
-"""Seconds more until a server that does not say anything at all counts as vanished."""
+"""Seconds more until a silent server counts as gone."""
 _STALL = 5.0
-"""Seconds that an answer may pause which has begun to arrive."""
+"""Seconds that an answer may pause once it has begun to arrive."""
 _CANCELLING = 5.0
-"""Seconds that the server has to take a request to end a statement."""
+"""Seconds in which the server must accept a request to end a statement."""
 _SPARE = 60.0
 """Seconds that a connection may lie unused; the last one stays."""
-_LIFETIME = 3_600.0
-"""Seconds that a connection is used: names move to other addresses, and sessions grow."""
+LIFETIME = 3_600.0
+"""Seconds that a connection is used: host names move to other addresses, and sessions grow."""
 
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 5,
@@ -55,16 +52,16 @@ _DEFAULTS: dict[str, str | int] = {
     "target_session_attrs": "read-write",
     "fallback_application_name": "headrace",
 }
-"""What the URL does not say. Nine seconds after a machine has vanished its connections are gone; of several hosts, the
-one that takes writes is found; and none of what a standby says is ever heard."""
+"""Unless the URL says otherwise. Nine seconds after a machine is gone, so are its connections. Of several hosts, the
+one that takes writes is used, never a standby."""
 _ENVIRONMENT = {"connect_timeout": "PGCONNECT_TIMEOUT", "target_session_attrs": "PGTARGETSESSIONATTRS"}
 
 _COPYING = (ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH)
 
 _FIXED = {"client_encoding": "UTF8"}
-"""What it says is not asked."""
+"""Whatever the URL says."""
 
-_SETTINGS = """
+SETTINGS = """
     SELECT set_config('default_transaction_isolation', 'read committed', false), (
         SELECT set_config('statement_timeout', %s, false) FROM pg_catalog.pg_settings
         WHERE name = 'statement_timeout' AND setting::bigint NOT BETWEEN 1 AND %s
@@ -73,7 +70,7 @@ _SETTINGS = """
         WHERE name = 'client_connection_check_interval' AND setting = '0' AND version() LIKE '%%linux%%'
     )
 """
-"""A statement whose process has been killed ends in two seconds, where the server can see that."""
+"""The statement of a process that was killed ends within two seconds, if the server can see that."""
 
 
 def _completed(conninfo: str, where: str) -> str:
@@ -87,22 +84,21 @@ def _completed(conninfo: str, where: str) -> str:
     return make_conninfo("", **(unsaid | secured(given) | given | _FIXED))
 
 
-class Session(AsyncConnection[Any]):
-    """One connection. It is never used again after a call that was broken off: its answer may still be under way, and
-    must not be taken for that of the next call."""
+class Session(Spoken, AsyncConnection[Any]):
+    """One connection. It is not used again after a call that was broken off: its answer may still arrive, and must not
+    be taken for that of the next call."""
 
-    born = 0.0
     unused_since = 0.0
     limit: asyncio.Timeout | None = None
-    """Of the call that is under way; None on a connection that is for one caller alone."""
+    """Of the current call; None on a connection that belongs to one caller."""
     given_up = False
-    """Whether a call was broken off that the server may still be busy with."""
+    """Whether a call was broken off that the server may still work on."""
     _sending = False
     """Whether some of the last call may not have been sent."""
 
     @cached_property
     def cursor_of_rows(self) -> AsyncCursor[Any]:
-        """One for all calls: to make one takes as long as to use it."""
+        """One for all calls: making one takes as long as using it."""
         return self.cursor(binary=True)
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
@@ -119,7 +115,7 @@ class Session(AsyncConnection[Any]):
             raise
 
     def _hearing(self, gen: PQGen[T]) -> PQGen[T]:
-        """The same, but no limit ends a call whose answer is arriving: what it did may be done already."""
+        """The same, but no limit ends a call whose answer is arriving: it may have taken effect."""
         try:
             state = next(gen)
             while True:
@@ -133,20 +129,8 @@ class Session(AsyncConnection[Any]):
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
 
-    @property
-    def through(self) -> bool:
-        """Whether the last call came to its end, so that another one can be made."""
-        return self.pgconn.transaction_status == TransactionStatus.IDLE
-
-    @property
-    def silent(self) -> bool:
-        """Whether the server has said nothing unasked; if it has, it has hung up."""
-        unasked = select.poll()
-        unasked.register(self.pgconn.socket, select.POLLIN)
-        return not unasked.poll(0)
-
     async def abandon(self) -> None:
-        """Have the server end what was given up, and return when it has; or when it has hung up."""
+        """Have the server end a call that was given up. Returns when it has, or has hung up."""
         try:
             await self.cancel_safe(timeout=_CANCELLING)
         except Error as error:
@@ -157,7 +141,7 @@ class Session(AsyncConnection[Any]):
             log.debug("a connection that was given up is gone: %s", error)
 
     def _discard(self) -> PQGen[None]:
-        """Read whatever the server has to say, up to the end of its answer."""
+        """Read the rest of the answer."""
         while True:
             self.pgconn.consume_input()
             while not self.pgconn.is_busy():
@@ -171,20 +155,19 @@ class Session(AsyncConnection[Any]):
         self.pgconn.finish()
 
     def __del__(self, *_: Any) -> None:
-        """One that is left behind by a loop which has ended is hung up."""
+        """Hang up if the loop has ended."""
         if hasattr(self, "pgconn"):
             self.end()
 
 
 class Connections:
-    """A few connections, made when they are needed. Every call is one statement and one transaction: nothing is kept in
-    a session, so that a pooler in transaction mode may stand between.
+    """A few connections, made when they are needed. Every call is one statement and one transaction. Nothing is kept in
+    a session, so a pooler in transaction mode may be in between.
 
-    A call that cannot be made fails at once, or after its limit: whether it is tried again is for others to decide. A
-    connection is never used again when the server is gone, or has said what it may say only because of what the session
-    remembers.
+    A call that cannot be made fails at once, or after its limit; others decide whether to repeat it. A connection is
+    not used again if the server is gone, or has given an error that may come from what the session remembers.
 
-    A call that is given up keeps its place until the server is done with it, which it is asked to be at once: so there
+    A call that is given up keeps its place until the server is done with it, which it is asked to be at once. So there
     are never more sessions than places, however impatient the callers are.
     """
 
@@ -194,7 +177,7 @@ class Connections:
         self._prepare = prepare
         self._places = asyncio.Semaphore(size)
         self._idle: list[Session] = []
-        """The one that was used last comes last, and is used next."""
+        """The one that was used last is at the end, and is used next."""
         self._tidying: asyncio.TimerHandle | None = None
         self._behind: set[asyncio.Task[Any]] = set()
         """What goes on after its caller has given up."""
@@ -231,8 +214,8 @@ class Connections:
             self._watch = None
 
     async def _watch_over(self) -> AsyncGenerator[None, None]:
-        """Ends what goes on behind when we are closed; or when the loop is, which ends its generators last. What is
-        cancelled then may leave something behind in turn."""
+        """Ends background tasks when this is closed, or when the loop is, which ends its generators last. A cancelled
+        task may start another."""
         loop = asyncio.get_running_loop()
         try:
             yield
@@ -243,8 +226,8 @@ class Connections:
                 await asyncio.wait(behind)
 
     async def rows(self, sql: str, params: Sequence[Any] = (), then: Then | None = None) -> list[Any]:
-        """All rows of one statement; and, before they are told, what is to be said because of them, in a transaction of
-        its own."""
+        """All rows of one statement. ``then`` may make another statement from them: it runs before they are returned,
+        in its own transaction."""
         sent = sum(len(param) for param in params if isinstance(param, bytes))
         async with self.session(sent) as session:
             if sent < _LARGE:
@@ -254,15 +237,20 @@ class Connections:
                     await give_time(session, sent)
                     rows = await _rows(session, sql, params)
             if then is not None and (statement := then(rows)):
-                await session.wait(_said(session.pgconn, statement))
+                await session.wait(session.say(statement))
             return rows
+
+    async def value(self, sql: bytes, params: Sequence[bytes | None], sent: int) -> bytes | None:
+        """The one value of a statement, both as they travel."""
+        async with self.session(sent) as session:
+            return await session.wait(session.ask(sql, params))
 
     @asynccontextmanager
     async def session(self, sent: int) -> AsyncIterator[Session]:
-        """A connection for one transaction, in which so many bytes are sent."""
+        """A connection for one transaction that sends this many bytes."""
         if not self._open:
             raise Unavailable(f"{self.where}: the connections are closed")
-        limit = _LIMIT + sent / _SLOWEST + _GRACE
+        limit = LIMIT + sent / _SLOWEST + _GRACE
         try:
             async with asyncio.timeout(limit) as session_limit:
                 deadline = asyncio.get_running_loop().time() + limit
@@ -286,7 +274,7 @@ class Connections:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[Any]]:
-        """A connection for more than one statement, and for some that take long."""
+        """A connection for several statements, some of which take long."""
         connection = await self.single()
         try:
             yield connection
@@ -306,13 +294,9 @@ class Connections:
         session = await Session.connect(
             self.conninfo, autocommit=True, prepare_threshold=2 if prepare else None
         )  # fmt: skip
-        encoding = session.info.parameter_status("server_encoding")
-        if encoding not in ("UTF8", None):
+        if problem := wrong_encoding(session, self.where):
             session.end()
-            raise ConfigError(
-                f"{self.where}: expected a database in UTF8, got one in {encoding}, where not every name has a place; "
-                "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
-            )
+            raise problem
         session.born = asyncio.get_running_loop().time()
         register(session, self.types)
         return session
@@ -341,14 +325,14 @@ class Connections:
             raise
 
     def _made(self, making: asyncio.Task[Session]) -> None:
-        """A connection is there, or not, which nobody waits for any more: the next one who calls finds it."""
+        """Nobody waits for this connection any more: the next call finds it."""
         if making.cancelled() or making.exception() is not None:
             self._places.release()
         else:
             self._give(making.result())
 
     def _leave(self, session: Session, deadline: float) -> None:
-        """Keep the place of a call that was given up until the server is done with it; at the deadline it is."""
+        """Keep the place of a call that was given up until the server is done with it, or until the deadline."""
 
         async def abandon() -> None:
             try:
@@ -372,9 +356,9 @@ class Connections:
     async def _new(self) -> Session:
         session = await self._connect(prepare=self._prepare)
         if self._prepare:  # else a pooler may stand between, and the settings would be somebody else's
-            limit = str(int(_LIMIT * 1_000))
+            limit = str(int(LIMIT * 1_000))
             try:
-                await session.execute(_SETTINGS, (limit, limit))
+                await session.execute(SETTINGS, (limit, limit))
             except BaseException:
                 session.end()
                 raise
@@ -383,7 +367,7 @@ class Connections:
     def _give(self, session: Session) -> None:
         self._places.release()
         now = asyncio.get_running_loop().time()
-        if not (self._open and session.through and now < session.born + _LIFETIME):
+        if not (self._open and session.through and now < session.born + LIFETIME):
             session.end()
             return
         session.unused_since = now
@@ -392,8 +376,8 @@ class Connections:
             self._tidying = asyncio.get_running_loop().call_later(_SPARE, self._tidy)
 
     def _tidy(self) -> None:
-        """Hang up where nobody has called for long. The last connection stays, so that a server which has given out
-        all that it can does not shut out those who have been there before."""
+        """Hang up unused connections. The last one stays, so that a server without a free connection does not shut this
+        process out."""
         loop = asyncio.get_running_loop()
         while len(self._idle) > 1 and self._idle[0].unused_since <= loop.time() - _SPARE:
             self._idle.pop(0).end()
@@ -404,18 +388,21 @@ class Connections:
             self._idle.pop().end()
 
 
+def wrong_encoding(session: BaseConnection[Any], where: str) -> ConfigError | None:
+    """What is wrong with a database whose text is not all text."""
+    encoding = session.info.parameter_status("server_encoding")
+    if encoding in ("UTF8", None):
+        return None
+    return ConfigError(
+        f"{where}: expected a database in UTF8, got one in {encoding}, where not every name has a place; "
+        "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+    )
+
+
 async def give_time(session: Session, sent: int) -> None:
-    """Let the statements of this transaction take as long as so many bytes may, on a thin line."""
-    limit = str(int((_LIMIT + sent / _SLOWEST) * 1_000))
+    """Let the statements of this transaction take as long as this many bytes may take to arrive."""
+    limit = str(int((LIMIT + sent / _SLOWEST) * 1_000))
     await session.execute("SELECT set_config('statement_timeout', %s, true)", (limit,))
-
-
-def _said(pgconn: PGconn, statement: bytes) -> PQGen[None]:
-    """Send a statement that has neither parameters nor an answer worth reading, at half the cost of a cursor."""
-    pgconn.send_query(statement)
-    for result in (yield from execute(pgconn)):
-        if result.status == ExecStatus.FATAL_ERROR:
-            raise error_from_result(result)
 
 
 async def _rows(session: Session, sql: str, params: Sequence[Any]) -> list[Any]:

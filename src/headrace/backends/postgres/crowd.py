@@ -1,4 +1,4 @@
-"""Who of the many that wait for a queue looks first."""
+"""Which of many listeners of a queue looks first."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from headrace.errors import HeadraceError
 
 _STEP = 0.01
 _LONGEST_STEP = 0.25
-"""Seconds that those who look later leave to those who look first, and to their word: thrice what a look takes, within
-these bounds. Twice as many look at each step."""
+"""Seconds between the steps in which listeners look: three times what a look takes, within these bounds. At each step
+twice as many look."""
 _SMOOTHING = 0.2
 _FRESH = 1.0
-"""Seconds after which nobody waits any more for what a note is about."""
+"""Seconds after which a note is forgotten."""
 _LOOKS = (1.0, 2.0, 4.0, 10.0)
-"""Seconds between looks at who else is there; the last one for good."""
+"""Seconds between looks at who else listens; the last one repeats."""
 EVERYBODY = ""
 """The note that asks all to look at once."""
 
 Ranks = Callable[[str, Sequence[str]], Awaitable[list[tuple[str, int, int]]]]
-"""Of each queue, how many of those who listen to it come before this holder, and how many there are."""
+"""For each queue: how many of its listeners come before this holder, and how many there are."""
 
 
 def note(jobs: int, token: int) -> str:
-    """So many jobs may have become claimable; the token says with whom the row begins."""
+    """This many jobs may have become claimable; the token decides who looks first."""
     return f"{jobs}.{token:08x}"
 
 
 def quiet(tokens: Iterable[str], next_in: int | None) -> str:
-    """Nothing due is left of what these notes were about, nor will be for so many microseconds."""
+    """Nothing due is left of what these notes were about, nor will be for ``next_in`` microseconds."""
     return f"-{'' if next_in is None else next_in}.{'.'.join(tokens)}"
 
 
 class Crowd:
-    """Those who listen to the same queues, as far as one of them knows.
+    """The listeners of the same queues, as far as one of them knows.
 
-    A note about one job would wake all of them, and all but one would look in vain. So they stand in a row, which
-    begins with another one each time: as many as there are jobs look at once, the next a moment later, then two, four,
-    eight more; unless one of those before them has found that nothing is left, and says so. Who is alone, or does not
-    know the others, looks at once. A note that is lost costs no more than any lost hint: whoever listens also polls.
+    A note about one job would wake all of them, and all but one would look in vain. So they have an order, which starts
+    with another one each time: as many as there are jobs look at once, one more a moment later, then two, four, eight
+    more; unless an earlier one has found that nothing is left, and said so. A listener that is alone, or does not know
+    the others, looks at once. A lost note costs no more than any lost hint: listeners also poll.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Crowd:
         return min(max(_STEP, 3 * self._look), _LONGEST_STEP)
 
     async def keep_up(self, holder: str, queues: Sequence[str], ranks: Ranks) -> None:
-        """Look now and then who else is there."""
+        """Find out now and then who else listens."""
         for pause in chain(_LOOKS, repeat(_LOOKS[-1])):
             try:
                 found = await ranks(holder, queues)
@@ -65,7 +65,7 @@ class Crowd:
             await asyncio.sleep(pause)
 
     def hear(self, topic: str, payload: str, look: Callable[[str], None]) -> None:
-        """Have ``look`` called for the topic when it is this one's turn, if it still is to."""
+        """Have ``look`` called for the topic when it is this listener's turn, unless nothing is left by then."""
         jobs, _, rest = payload.partition(".")
         rank, size = self._ranks.get(topic, (0, 1))
         if payload.startswith("-"):
@@ -99,7 +99,7 @@ class Crowd:
             self._waiting[topic, token] = loop.call_later(pause, now)
 
     def looks(self, queues: Iterable[str]) -> dict[str, dict[str, int]]:
-        """This one looks into these queues: the notes that it answers, by topic, and of how many jobs they told."""
+        """Answer the notes about these queues by looking now: the notes, by topic, and how many jobs each tells of."""
         if not self._looking:
             return {}
         since = asyncio.get_running_loop().time() - _FRESH
@@ -110,11 +110,11 @@ class Crowd:
         return {topic: notes for topic, notes in answered.items() if notes}
 
     def took(self, seconds: float) -> None:
-        """A look took so long."""
+        """A look took this long."""
         self._look += _SMOOTHING * (seconds - self._look)
 
     def leave(self) -> None:
-        """Nothing is heard any more."""
+        """Stop listening."""
         for timer in self._waiting.values():
             timer.cancel()
         self._waiting.clear()

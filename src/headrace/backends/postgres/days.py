@@ -1,4 +1,4 @@
-"""Days of jobs are made ahead and go whole, by one process at a time for the whole store."""
+"""Days are made ahead and dropped as a whole, by one process at a time for the whole store."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.translate import translated
 from headrace.backends.states import CODES, STATES
 from headrace.errors import BackendError, ConfigError, Unavailable
-from headrace.seam.records import Place, Stamp, SweepClause
+from headrace.seam.records import Stamp, SweepClause, SweepTarget
 from headrace.types import JobState
 
 _DUTY = "days"
 _DAY = 86_400_000_000
-_ENDS = (Place.COMPLETED, Place.CANCELLED, Place.FAILED)
+_ENDS = (SweepTarget.COMPLETED, SweepTarget.CANCELLED, SweepTarget.FAILED)
 _LIMIT = 60.0
-"""Seconds that a step may take: more than a call has, as nobody waits for it."""
+"""Seconds that a step may take: more than a call, as nobody waits for it."""
 _GRACE = 5.0
-"""Seconds more until a server that does not say anything at all counts as vanished."""
+"""Seconds more until a silent server counts as gone."""
 _SPAN = 10.0
-"""Seconds after which the rest is left to the next one: sweeps wait meanwhile."""
+"""Seconds after which the rest is left for the next run: sweeps wait meanwhile."""
 _LOOK = 0.2
-"""Seconds between two looks at who has the tables in hand."""
+"""Seconds between two looks at which transactions have locked the tables."""
 _STEP = 50_000
 """Jobs of a dropped day that are counted off at once."""
 
 
 class Days:
-    """What PostgreSQL needs besides sweeps, on a connection of its own. Each step is a transaction, and fails by
-    itself.
+    """Upkeep of the partitions, on a connection of its own. Each step is a transaction, and fails by itself.
 
-    Tables are only asked for where no transaction that lasts has them in hand: all others would queue up behind.
+    A table is locked only while no transaction that lasts uses it: all others would wait behind the two.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Days:
         self._call = call
         self._statements = statements
 
-    async def tidy(self, clauses: Sequence[SweepClause], at: Stamp = None) -> dict[Place, int]:
+    async def tidy(self, clauses: Sequence[SweepClause], at: Stamp = None) -> dict[SweepTarget, int]:
         """See ``Tidy``."""
         [[mine]] = await self._call("begin_duty", at, _DUTY)
         if not mine:
@@ -70,7 +69,7 @@ class _Tidying:
         self._statements = statements
         self._at = at
         self._until = asyncio.get_running_loop().time() + _SPAN
-        self.gone: dict[Place, int] = {}
+        self.gone: dict[SweepTarget, int] = {}
         self.busy = True
         """Whether somebody was in the way, or something went wrong."""
         self.more = False
@@ -98,11 +97,11 @@ class _Tidying:
                 return False
 
     async def _drop(self, clauses: Sequence[SweepClause]) -> bool:
-        """Take out the days that are past a clause; whether somebody was in the way."""
+        """Drop the days that are past a clause; whether somebody was in the way."""
         ages = {
-            CODES[JobState(clause.place.value)]: clause.older_than
+            CODES[JobState(clause.target.value)]: clause.older_than
             for clause in clauses
-            if clause.place in _ENDS and clause.older_than is not None and clause.older_than >= _DAY
+            if clause.target in _ENDS and clause.older_than is not None and clause.older_than >= _DAY
         }
         for state, age in ages.items():
             done: bool | None = True
@@ -115,26 +114,26 @@ class _Tidying:
         return False
 
     async def _in_use(self) -> bool:
-        """Whether a transaction that lasts has the tables in hand."""
-        [[before]] = await self._do("holders")
+        """Whether a transaction that lasts uses the tables."""
+        [[before]] = await self._do("lockers")
         if before:
             await asyncio.sleep(_LOOK)
-            [[after]] = await self._do("holders")
+            [[after]] = await self._do("lockers")
             return not set(before).isdisjoint(after)
         return False
 
     async def _settle(self) -> bool:
-        """Count off the jobs of the days that were taken out."""
+        """Count off the jobs of dropped days."""
         while rows := await self._do("settle_day", _STEP):
             [[state, removed]] = rows
-            place = Place(STATES[state].value)
+            place = SweepTarget(STATES[state].value)
             self.gone[place] = self.gone.get(place, 0) + removed
             if self._is_late():
                 break
         return False
 
     async def _forget(self) -> bool:
-        """Forget the names of queues that are not used."""
+        """Forget the names of unused queues."""
         while not self._is_late():
             [[more]] = await self._do("forget_queues", self._at)
             if not more:

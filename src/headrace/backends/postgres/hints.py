@@ -1,4 +1,4 @@
-"""Wake-ups by LISTEN and NOTIFY: outside of the transactions that cause them, and many at once."""
+"""Hints by LISTEN and NOTIFY, sent after the transactions that cause them, many at once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ log = logging.getLogger("headrace")
 
 _AT_ONCE = 1_000
 _APART = 0.002
-"""Seconds between two statements with hints, so that a stream of single enqueues does not cost twice as many."""
-_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(c, p) FROM unnest(%b, %b) AS n (c, p)"
-"""Nobody waits for the disk: a crash that undoes a hint ends those who would have heard it too."""
+"""Seconds between two statements with hints, so that single enqueues do not cost two statements each."""
+NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(c, p) FROM unnest(%b, %b) AS n (c, p)"
+"""It does not wait for the disk: a crash that loses a hint also ends the connections of those who listen."""
+_LISTENS = sql.SQL("SELECT pg_catalog.pg_advisory_lock_shared(1751474532, 1)")
+"""While nobody who listens to a queue holds this lock, single jobs are stored without a hint (``insert_one_v1``)."""
 _TOKENS = 100
-"""Notes that are answered at once, at most: the others' looks cost less than telling them."""
+"""Notes that are answered at once, at most: beyond that, to tell others costs more than their looks."""
 _QUIET = 10.0
 """Seconds without a hint after which the server is asked whether it is still there."""
 _ANSWER = 5.0
@@ -39,14 +41,14 @@ _ANSWER = 5.0
 
 @lru_cache(65_536)
 def channel(schema: str, topic: str) -> str:
-    """The channel of a topic. Topics hold any text, so it is made from a digest of it: one that the server can make too
-    (``channel`` in the migrations)."""
+    """The channel of a topic: a digest, as topics hold any text. The server makes the same (``channel`` in the
+    migrations)."""
     return "headrace_" + hashlib.sha256(f"{schema}\0{topic}".encode()).hexdigest()[:40]
 
 
 def _job_id(payload: str) -> JobId | None:
-    """The job that a hint is about. Every role of the database can send anything on any channel: what is no id says
-    nothing, and asks for a look all the same."""
+    """The job that a hint is about. Any role of the database can send anything on any channel: what is no id still asks
+    for a look."""
     try:
         job_id = bytes.fromhex(payload)
     except ValueError:
@@ -55,7 +57,7 @@ def _job_id(payload: str) -> JobId | None:
 
 
 class Notifier:
-    """Sends hints after the fact: the first at once; those that come within a moment pile up and go together."""
+    """Sends hints: the first at once; those that follow within a moment go together."""
 
     def __init__(self, connections: Connections, schema: str) -> None:
         self._connections = connections
@@ -63,21 +65,33 @@ class Notifier:
         self._waiting: dict[tuple[str, str], None] = {}
         self._jobs: Counter[str] = Counter()
         self._sent = random.getrandbits(32)
+        self._along = 0.0
+        """When the last one was sent along with a job."""
         self._sending: asyncio.Task[None] | None = None
 
     def send(self, topics: Iterable[tuple[str, JobId | None]]) -> None:
-        """Put hints on their way; those who listen to a queue all look."""
+        """Send hints. All listeners of a queue look."""
         for topic, job_id in topics:
             self._waiting[channel(self._schema, topic), EVERYBODY if job_id is None else job_id.hex()] = None
         self._go()
 
     def count(self, topic: str, jobs: int) -> None:
-        """Tell that so many jobs may have become claimable: as many of those who listen look at once."""
+        """Tell that this many jobs may have become claimable: as many listeners look at once."""
         self._jobs[channel(self._schema, topic)] += jobs
         self._go()
 
+    def along(self, topic: str) -> tuple[bytes, bytes] | None:
+        """The channel of a topic, and a note about one job, to be sent along with it; None if the last hint was sent a
+        moment ago, or others wait."""
+        now = asyncio.get_running_loop().time()
+        if self._waiting or self._jobs or now < self._along + _APART:
+            return None
+        self._along = now
+        self._sent += 1
+        return channel(self._schema, topic).encode(), note(1, self._sent).encode()
+
     def hush(self, found: Mapping[str, Iterable[str]], next_in: int | None) -> None:
-        """Tell those who are still to look that nothing is left of what these notes, by topic, were about."""
+        """Tell listeners that have not looked yet that nothing is left of what these notes, by topic, were about."""
         for topic, tokens in found.items():
             self._waiting[channel(self._schema, topic), quiet(list(tokens)[:_TOKENS], next_in)] = None
         self._go()
@@ -86,30 +100,34 @@ class Notifier:
         if (self._waiting or self._jobs) and (self._sending is None or self._sending.done()):
             self._sending = asyncio.get_running_loop().create_task(self._send(), name="headrace-notify")
 
+    def _gathered(self) -> list[tuple[str, str]]:
+        """The channels and payloads that go next."""
+        for topic, jobs in self._jobs.items():
+            self._sent += 1
+            self._waiting[topic, note(jobs, self._sent)] = None
+        self._jobs.clear()
+        batch = list(self._waiting)[:_AT_ONCE]
+        for hint in batch:
+            del self._waiting[hint]
+        return batch
+
     async def flush(self) -> None:
-        """Return when all is sent that this loop has to send."""
+        """Return when this loop has sent everything."""
         if self._sending is not None and self._sending.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([self._sending])
 
     async def _send(self) -> None:
         while self._waiting or self._jobs:
-            for topic, jobs in self._jobs.items():
-                self._sent += 1
-                self._waiting[topic, note(jobs, self._sent)] = None
-            self._jobs.clear()
-            batch = list(self._waiting)[:_AT_ONCE]
-            for hint in batch:
-                del self._waiting[hint]
-            channels, payloads = [list(part) for part in zip(*batch, strict=True)]
+            channels, payloads = [list(part) for part in zip(*self._gathered(), strict=True)]
             try:
-                await self._connections.rows(_NOTIFY, (texts(channels), texts(payloads)))
+                await self._connections.rows(NOTIFY, (texts(channels), texts(payloads)))
             except HeadraceError as error:
                 log.debug("hints were lost: %s", error)
             await asyncio.sleep(_APART)
 
 
 class Listener:
-    """Hears hints on a connection of its own, one per ``listen``."""
+    """Receives hints, on one connection per ``listen``."""
 
     def __init__(self, connections: Connections, schema: str, crowd: Crowd, ranks: Ranks) -> None:
         self._connections = connections
@@ -122,14 +140,14 @@ class Listener:
         names = {channel(self._schema, topic): topic for topic in topics}
         queues = [topic.removeprefix("queue:") for topic in topics if topic.startswith("queue:")]
         holder = next((topic.removeprefix("holder:") for topic in topics if topic.startswith("holder:")), None)
-        if any(topic.startswith("queue:") for topic in topics):
+        if queues:
             names[channel(self._schema, BELLS)] = BELLS
         relay = Relay(self._connections, self._schema)
         connection = await self._connections.single()
         tasks: list[asyncio.Task[None]] = []
         try:
             listens = [sql.SQL("LISTEN {}").format(sql.Identifier(name)) for name in names]
-            await connection.execute(sql.SQL(";").join(listens))
+            await connection.execute(sql.SQL(";").join([*listens, *([_LISTENS] if queues else [])]))
             hints: asyncio.Queue[Hint | Exception] = asyncio.Queue()
             tasks.append(
                 asyncio.get_running_loop().create_task(
@@ -178,12 +196,10 @@ class Listener:
                         hints.put_nowait(Hint(topic, _job_id(heard.payload)))
                 async with asyncio.timeout(_ANSWER):
                     await connection.execute("SELECT")
-        except TimeoutError as error:
-            gone = Unavailable(f"{self._connections.where}: no answer on the connection for hints")
-            gone.__cause__ = error
-            hints.put_nowait(gone)
         except Exception as error:
-            failed = translated(error, self._connections.where)
+            where = self._connections.where
+            silent = Unavailable(f"{where}: no answer on the connection for hints")
+            failed = silent if isinstance(error, TimeoutError) else translated(error, where)
             failed.__cause__ = error
             hints.put_nowait(failed)
 

@@ -1,4 +1,4 @@
-"""How far this client has claimed: where to go on looking while the way there is littered."""
+"""How far this client has claimed: where to start while the index is full of dead entries."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NOTHING: Marks = (None, None, None, None, None)
 class Way:
     """The way through the index of waiting jobs.
 
-    What was claimed leaves entries there that go away as soon as nobody can see them any more. While somebody holds an
-    old snapshot they stay, and every claim from the beginning walks over all of them; and so it is where jobs wait
-    until they are due. So a claim that walked much too far makes the next ones start behind the last job claimed of
-    each queue, and behind the last time at which all that was due had been promoted; and only now and then one starts
-    from the beginning, for jobs that were put in before the mark meanwhile. Those wait that long, and no longer.
+    Claimed jobs leave entries there, which go away once no transaction can see them. While somebody holds an old
+    snapshot they stay, and every claim from the beginning walks over all of them. The same holds where delayed jobs
+    wait. So after a claim that walked much too far, the next ones start behind the last job claimed of each queue, and
+    behind the last time at which everything due was promoted. Now and then one starts from the beginning, for jobs
+    that came in before the mark. These wait that long, and no longer.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ class PostgresPolicies:
         self._send([(f"queue:{limit.queue}", None)])
 
     async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
-        await self._call("configure", at, pause.queue, pause.tenant, pause.task, pause.paused, pause.lasts)
+        await self._call("pause", at, pause.queue, pause.tenant, pause.task, pause.paused, pause.lasts)
         if not pause.paused:
             self._send([(f"queue:{pause.queue}", None)])
 
@@ -88,8 +88,8 @@ def _rate(every: int | None, burst: int | None) -> Rate | None:
 
 def _state(row: Sequence[Any]) -> PolicyState:
     (
-        queue, version, running, every, burst, tenant_running, tenant_every, tenant_burst, holders, chunk, ageing,
-        group_running, depth, governed, opens_at, tasks, *columns,
+        queue, version, running, every, burst, tenant_running, tenant_every, tenant_burst, tenant_workers, tenant_batch,
+        ageing, group_running, depth, governed, opens_at, tasks, *columns,
     ) = row  # fmt: skip
     rates: dict[str, Rate] = {}
     pauses: dict[str, int] = {}
@@ -111,8 +111,8 @@ def _state(row: Sequence[Any]) -> PolicyState:
         tenant_running=tenant_running,
         tenant_rate=_rate(tenant_every, tenant_burst),
         task_rates=rates,
-        tenant_workers=holders,
-        tenant_batch=chunk,
+        tenant_workers=tenant_workers,
+        tenant_batch=tenant_batch,
         ageing=ageing,
         group_running=group_running,
         depth=depth,

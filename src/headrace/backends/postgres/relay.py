@@ -1,4 +1,4 @@
-"""Hints of transactions that are not ours: rows, which one of those who listen turns into notifications."""
+"""Hints of transactions that are not ours: rows that one listener turns into notifications."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headrace.errors import HeadraceError
 log = logging.getLogger("headrace")
 
 BELLS = "bells"
-"""The topic that tells that there may be some."""
+"""The topic that says that there may be some."""
 _OFTEN = 0.05
 _SHARE = 5
-"""A look that takes long, as over what an old snapshot keeps, is followed by so many times its length of rest."""
+"""A look that takes long, as when an old snapshot keeps dead rows, is followed by a rest this many times as long."""
 
 
 class Relay:
@@ -33,7 +33,7 @@ class Relay:
         """Ends early when somebody else looks."""
 
     def hear(self, taker: str) -> None:
-        """There may be some; or somebody looks for them, and no other need ask whether to."""
+        """There may be some; or ``taker`` looks for them, and nobody else needs to ask."""
         if taker:
             self._pause.set()
         elif self._looking is None or self._looking.done():
@@ -41,7 +41,7 @@ class Relay:
             self._looking = asyncio.get_running_loop().create_task(self._look(), name="headrace-relay")
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])

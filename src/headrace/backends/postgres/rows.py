@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.backends.postgres.arrays import bigints, byteas, texts, uuids
-from headrace.backends.postgres.composites import job_rows, settlement_rows
-from headrace.backends.settled import check_settled
+from headrace.backends.postgres.composites import NOTICE, job_row, job_rows, read_row, settlement_rows
+from headrace.backends.settlement_checks import check_settled
 from headrace.backends.states import STATES
 from headrace.errors import InvalidJob
 from headrace.seam.policy import STORE
-from headrace.seam.records import Cells, JobId, Leased, Reaped, Record, Room, Row, Settlement
+from headrace.seam.records import Altered, Cells, JobId, Leased, Reaped, Record, Room, Row, Settlement, Stamp
 from headrace.types import SECTIONS, JobState
 
 _SECTIONS = frozenset(SECTIONS)
 _ROOM = Struct(">qq")
+_AT = Struct(">q").pack
+_MUCH = 1024 * 1024
+"""Bytes from which a row is given more time on its way."""
+_PLACE = itemgetter(22)
+_CLAIM_ORDER = itemgetter(10, 11, 0)
 
 
 def checked(rows: Sequence[Row]) -> None:
@@ -31,6 +37,16 @@ def insert_params(rows: Sequence[Row]) -> tuple[Any, ...]:
     checked(rows)
     names, packed = job_rows(rows)
     return texts(names), packed
+
+
+def is_alone(row: Row) -> bool:
+    """Whether ``insert_one_v1`` may take the row, as far as the row tells."""
+    return row.key is None and row.group is None and row.cells.keys() <= _SECTIONS and weight(row) < _MUCH
+
+
+def one_params(row: Row, at: Stamp, hint: tuple[bytes, bytes] | None) -> tuple[bytes | None, ...]:
+    """The parameters of ``insert_one_v1``, as they travel."""
+    return None if at is None else _AT(at), row.queue.encode(), job_row(row), *(hint or (None, None))
 
 
 def room(queue: str, packed: bytes | None) -> Room | None:
@@ -89,17 +105,72 @@ def finish_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
     return settlement_rows(batch), *insert_params([row for s in batch for row in s.spawn])
 
 
-def leased(row: Sequence[Any]) -> Leased:
-    """A row of kind 1."""
-    return Leased(
-        row[1], row[2], row[3], cells(row[17:21]), row[6], row[4], row[5], row[9], row[10], row[11], row[7], row[8],
-        row[12], row[13], row[14], row[15], row[16], row[21], row[23],
-    )  # fmt: skip
+class Notice(NamedTuple):
+    """What an answer tells besides leased jobs: one of these."""
+
+    told: Sequence[Any] | None
+    settled: Sequence[Any] | None
+    reaped: Sequence[Any] | None
+    altered: Sequence[Any] | None
+    planned: Sequence[Any] | None
 
 
-def reaped(row: Sequence[Any]) -> Reaped:
-    """A row of kind 2."""
-    return Reaped(row[1], row[2], row[3], STATES[row[7]], row[8], row[4], row[5])
+class Rest(NamedTuple):
+    """What a claim tells after its jobs."""
+
+    walked: int
+    passed_over: int
+    next_in: int | None
+    due: int | None
+    bytes: int | None
+    unsealed: bool | None
+
+
+def notices(rows: Sequence[Sequence[Any]]) -> list[Notice]:
+    """The notices of an answer."""
+    return [Notice(*read_row(NOTICE, row[23])) for row in rows if row[23] is not None]
+
+
+def rest(rows: Sequence[Sequence[Any]]) -> Rest:
+    """The rest of the answer to a claim."""
+    return Rest(*rows[-1][24:])
+
+
+def leased(rows: Sequence[Sequence[Any]], want: frozenset[str] | None) -> list[Leased]:
+    """The jobs of an answer, in order: by their places, or else by (priority, run_at, id)."""
+    found = [row for row in rows if row[0] is not None]
+    if found:
+        found.sort(key=_CLAIM_ORDER if found[0][22] is None else _PLACE)
+    if want is None or want >= _SECTIONS:
+        return [Leased(row[0], row[1], row[2], cells(row[3:7]), *row[7:22]) for row in found]
+    return [_leased_in_part(row, want) for row in found]
+
+
+def _leased_in_part(row: Sequence[Any], want: frozenset[str]) -> Leased:
+    there = cells(row[3:7])
+    brought = {name: cell for name, cell in there.items() if name in want}
+    left = tuple([name for name in there if name not in want])
+    return Leased(row[0], row[1], row[2], brought, *[*row[7:22], left])
+
+
+def reaped(notices: Sequence[Notice]) -> list[Reaped]:
+    """The jobs that were taken back, or have expired."""
+    return [
+        Reaped(job_id, queue, task, STATES[state], lost, reason, key)
+        for notice in notices
+        if notice.reaped
+        for job_id, queue, task, state, lost, reason, key in (notice.reaped,)
+    ]
+
+
+def altered(notices: Sequence[Notice]) -> list[Altered]:
+    """The jobs that were looked at to be changed."""
+    return [
+        Altered(job_id, STATES[before], None if after is None else STATES[after], changed, queue, key)
+        for notice in notices
+        if notice.altered
+        for job_id, before, after, changed, queue, key in (notice.altered,)
+    ]
 
 
 def cells(stored: Sequence[bytes | None]) -> Cells:
@@ -107,53 +178,14 @@ def cells(stored: Sequence[bytes | None]) -> Cells:
     return {name: cell for name, cell in zip(SECTIONS, stored, strict=True) if cell is not None}
 
 
-def record(row: Sequence[Any], now: int) -> Record:
-    """A row of ``fetch``."""
-    (
-        job_id, queue, task, state, tenant, key, priority, run_at, enqueued_at, expires_at, finished_at, epoch, attempt,
-        lost, max_attempts, timeout, result_ttl, headers, worker, lease_until, cancel, reason, held_until, error,
-        result, *stored, group,
-    ) = row  # fmt: skip
-    held = state == 3 and held_until > now
-    return Record(
-        id=job_id,
-        queue=queue,
-        task=task,
-        state=STATES[state],
-        tenant=tenant,
-        key=key,
-        priority=priority,
-        run_at=run_at,
-        enqueued_at=enqueued_at,
-        expires_at=expires_at,
-        finished_at=finished_at,
-        epoch=epoch,
-        attempt=attempt,
-        lost=lost,
-        max_attempts=max_attempts,
-        timeout=timeout,
-        result_ttl=result_ttl,
-        headers=headers,
-        worker=worker or "",
-        lease_until=lease_until,
-        cancel_requested=cancel,
-        reason=reason or "",
-        cells=cells(stored),
-        error=error,
-        result=result if held else None,
-        held=held,
-        group=group,
-    )
+def record(row: Sequence[Any]) -> Record:
+    """A row of ``fetch``: a number, then the columns of a record, in order, with one column for each cell."""
+    values = list(row[1:])
+    values[3] = STATES[values[3]]
+    values[22:26] = [cells(values[22:26])]
+    return Record(*values)
 
 
-def hints(rows: Sequence[Sequence[Any]]) -> list[tuple[str, JobId | None]]:
-    """The topics that rows of kind 4, 5 and 7 ask to be told."""
-    found: list[tuple[str, JobId | None]] = []
-    for row in rows:
-        if row[0] == 4:
-            found.append((f"inbox:{row[2]}", row[1]))
-        elif row[0] == 5:
-            found.append((f"queue:{row[2]}", None))
-        elif row[0] == 7:
-            found.append((f"holder:{row[2]}", None))
-    return found
+def hints(notices: Sequence[Notice]) -> list[tuple[str, JobId | None]]:
+    """The topics that are to be told, and of which job."""
+    return [(topic, job_id) for notice in notices if notice.told for topic, job_id in (notice.told,)]

@@ -65,11 +65,12 @@ class Applied(NamedTuple):
 
 @functools.cache
 def migrations() -> tuple[Migration, ...]:
-    """All steps, in order."""
+    """All steps, in the order of their names. The version is the place in this order: numbers may be left out."""
     entries = sorted(files(__package__).joinpath("migrations").iterdir(), key=lambda entry: entry.name)
     scripts = [entry for entry in entries if entry.name.endswith(".sql")]
     return tuple(
-        Migration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text("utf-8")) for entry in scripts
+        Migration(version, entry.name.removesuffix(".sql"), entry.read_text("utf-8"))
+        for version, entry in enumerate(scripts, start=1)
     )
 
 

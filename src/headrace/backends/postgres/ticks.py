@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from headrace.backends.postgres import rows as shapes
-from headrace.backends.postgres.arrays import (
-    bigints,
-    booleans,
-    byteas,
-    integers,
-    maybe_uuids,
-    smallints,
-    texts,
-    uuids,
-)
+from headrace.backends.postgres.arrays import bigints, booleans, integers, smallints, texts, uuids
+from headrace.backends.postgres.composites import schedule_rows
 from headrace.seam.records import JobId, Stamp, SweepClause, Swept
 from headrace.seam.ticks import (
     Drop,
@@ -34,7 +28,7 @@ from headrace.seam.ticks import (
 Send = Callable[[Iterable[tuple[str, JobId | None]]], None]
 """Puts hints on their way."""
 
-_OUTCOMES = (TickOutcome.FIRED, TickOutcome.SKIPPED, TickOutcome.MISSED)
+OUTCOMES = (TickOutcome.FIRED, TickOutcome.SKIPPED, TickOutcome.MISSED)
 _OVERLAPS = {Overlap.ALLOW: 0, Overlap.SKIP: 1, Overlap.CANCEL: 2}
 
 
@@ -65,22 +59,22 @@ class PostgresTicks:
         return [_schedule(row) for row in await self._call("find", names, sel.tenant, sel.queue, after, limit)]
 
     async def due(self, req: Look, at: Stamp = None) -> Looked:
-        *rows, last = await self._call("due", at, req.limit, req.shard, req.shards)
+        *rows, last = await self._call("due", at, req.limit, req.share, req.shares)
         now, next_at = last[15], last[9]
         return Looked(now, [_schedule(row) for row in rows], None if next_at is None else next_at - now)
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
         if not batch:
             return []
-        rows = await self._call("plan", at, *_plan_params(batch))
-        answers = _answers(batch, rows)
+        notices = shapes.notices(await self._call("plan", at, *_plan_params(batch)))
+        answers = _answers(batch, notices)
         queues = {
             tick.row.queue
             for plan, outcomes in zip(batch, answers, strict=True)
             for tick, outcome in zip(plan.ticks, outcomes or (), strict=False)
             if outcome is TickOutcome.FIRED and tick.row is not None
         }
-        self._send([*shapes.hints(rows), *((f"queue:{queue}", None) for queue in queues)])
+        self._send([*shapes.hints(notices), *((f"queue:{queue}", None) for queue in queues)])
         return answers
 
     async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
@@ -105,28 +99,15 @@ class PostgresTicks:
         return Swept(*found)
 
 
-_NOTHING = Schedule(name="", uid=b"", queue="", definition=b"")
-
-
 def _save_params(batch: Sequence[Save | Drop]) -> tuple[Any, ...]:
-    """The arrays of ``save_v1``. A schedule that goes has nothing but its name."""
-    given = [_NOTHING if isinstance(change, Drop) else change.schedule for change in batch]
+    """The arrays of ``save_v1``. A schedule that is dropped has nothing but its name."""
+    schedules = [
+        Schedule(name=change.name, uid=b"", queue="", definition=b"") if isinstance(change, Drop) else change.schedule
+        for change in batch
+    ]
     return (
-        texts([change.name if isinstance(change, Drop) else change.schedule.name for change in batch]),
-        bigints([change.expect for change in batch]),
+        schedule_rows([replace(one, version=change.expect) for one, change in zip(schedules, batch, strict=True)]),
         booleans([isinstance(change, Drop) for change in batch]),
-        maybe_uuids([one.uid or None for one in given]),
-        texts([one.queue for one in given]),
-        byteas([one.definition for one in given]),
-        texts([one.tenant for one in given]),
-        smallints([one.plan_priority for one in given]),
-        smallints([one.bucket for one in given]),
-        booleans([one.enabled for one in given]),
-        bigints([one.slot for one in given]),
-        bigints([one.look_at for one in given]),
-        bigints([one.runs for one in given]),
-        bigints([one.last_slot for one in given]),
-        maybe_uuids([one.last_job for one in given]),
     )
 
 
@@ -149,17 +130,17 @@ def _plan_params(batch: Sequence[Plan]) -> tuple[Any, ...]:
     )
 
 
-def _answers(batch: Sequence[Plan], rows: Sequence[Any]) -> list[list[TickOutcome | None] | None]:
-    """All came to what they were planned for, but for what rows of kind 8 and 9 tell."""
+def _answers(batch: Sequence[Plan], notices: Sequence[shapes.Notice]) -> list[list[TickOutcome | None] | None]:
+    """All came to what they were planned for, but for what the notices tell."""
     outcomes: list[TickOutcome | None] = [
         TickOutcome.MISSED if tick.row is None else TickOutcome.FIRED for plan in batch for tick in plan.ticks
     ]
     undone: set[int] = set()
-    for kind, *_, number, outcome in (row[:8] for row in rows):
-        if kind == 8:
-            undone.add(number)
-        elif kind == 9:
-            outcomes[number - 1] = None if outcome is None else _OUTCOMES[outcome]
+    for plan_number, tick, outcome in (notice.planned for notice in notices if notice.planned):
+        if tick is None:
+            undone.add(plan_number)
+        else:
+            outcomes[tick - 1] = None if outcome is None else OUTCOMES[outcome]
     answers: list[list[TickOutcome | None] | None] = []
     start = 0
     for number, plan in enumerate(batch, start=1):
@@ -169,40 +150,11 @@ def _answers(batch: Sequence[Plan], rows: Sequence[Any]) -> list[list[TickOutcom
 
 
 def _schedule(row: Sequence[Any]) -> Schedule:
-    (
-        name, uid, queue, definition, tenant, rank, bucket, enabled, slot, look_at, runs, last_slot, last_job, version,
-        created_at, updated_at,
-    ) = row  # fmt: skip
-    return Schedule(
-        name=name,
-        uid=uid,
-        queue=queue,
-        definition=definition,
-        tenant=tenant,
-        plan_priority=rank,
-        bucket=bucket,
-        enabled=enabled,
-        slot=slot,
-        look_at=look_at,
-        runs=runs,
-        last_slot=last_slot,
-        last_job=last_job,
-        version=version,
-        created_at=created_at,
-        updated_at=updated_at,
-    )
+    """The columns of ``schedule_row`` are the fields, in order."""
+    return Schedule(**dict(zip(Schedule.__struct_fields__, row, strict=True)))
 
 
 def _tick(row: Sequence[Any]) -> Tick:
-    slot, run_at, outcome, planned_at, count, job, state, waited, ran = row
-    return Tick(
-        slot=slot,
-        run_at=run_at,
-        outcome=_OUTCOMES[outcome],
-        planned_at=planned_at,
-        count=count,
-        job=job,
-        state=state,
-        waited=waited,
-        ran=ran,
-    )
+    """The columns of ``history_v1`` are the fields, in order."""
+    tick = dict(zip(Tick.__struct_fields__, row, strict=True))
+    return Tick(**tick | {"outcome": OUTCOMES[tick["outcome"]]})

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from headrace.backends.nearness import is_near
+from headrace.backends.loopback import is_loopback
 
 _IN_CLEAR = ("disable", "allow", "prefer")
 _AUTHORITIES = (
@@ -39,7 +39,7 @@ def in_clear(given: Mapping[str, Any]) -> str:
 def is_far(given: Mapping[str, Any]) -> bool:
     """Whether one of the hosts may be another machine."""
     names, addresses = _said(given, "host", "PGHOST"), _said(given, "hostaddr", "PGHOSTADDR")
-    return not all(is_near(address or name) for name, address in zip_longest(names, addresses, fillvalue=""))
+    return not all(is_loopback(address or name) for name, address in zip_longest(names, addresses, fillvalue=""))
 
 
 def _said(given: Mapping[str, Any], name: str, variable: str) -> list[str]:

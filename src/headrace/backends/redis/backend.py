@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from headrace.backends.redis.checks import Fact, facts, transport
-from headrace.backends.redis.connections import ServerConnections
-from headrace.backends.redis.endpoint import Endpoint
+from headrace.backends.redis.connections import Connections, ServerConnections
+from headrace.backends.redis.endpoint import Endpoint, Mode
+from headrace.backends.redis.events import RedisEvents
 from headrace.backends.redis.hints import Listener
+from headrace.backends.redis.journal import RedisJournal
 from headrace.backends.redis.opening import check
+from headrace.backends.redis.parts import RedisParts
 from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
 from headrace.backends.redis.translate import Refused, translated
@@ -22,14 +25,35 @@ class RedisBackend(Shard):
 
     tx = None
     tidy = None
+    reserve = None
+    windows = None
 
-    def __init__(self, endpoint: Endpoint, *, prefix: str = "headrace", listen: bool = True) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        prefix: str = "headrace",
+        listen: bool = True,
+        connections: Connections | None = None,
+    ) -> None:
         self._endpoint = endpoint
         self._prefix = prefix
         self._listen = listen
-        connections = ServerConnections(endpoint)
+        connections = connections or ServerConnections(endpoint)
         super().__init__(connections, f"{prefix}{{jobs}}", endpoint.where)
         self.hints = Listener(connections, prefix, lambda _: self._base, endpoint.where) if listen else None
+        self.journal = RedisJournal(connections, lambda: self._base, self.now, endpoint.where)
+        self.parts = RedisParts(connections, lambda _: self._base, endpoint.where)
+        self.events = RedisEvents(connections, prefix, lambda: self._base, endpoint.where) if listen else None
+
+    @property
+    def blocking(self) -> Callable[[float], RedisBackend] | None:
+        """None with sentinels: whoever blocks would have to find the primary anew."""
+        if self._endpoint.mode is not Mode.ONE:
+            return None
+        from headrace.backends.redis.blocking import BlockingRedis
+
+        return lambda limit: BlockingRedis(self._endpoint, prefix=self._prefix, limit=limit, tells=self._listen)
 
     def sibling(self) -> RedisBackend:
         return type(self)(self._endpoint, prefix=self._prefix, listen=self._listen)

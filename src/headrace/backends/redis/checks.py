@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headrace.backends.redis.endpoint import Endpoint
+from headrace.backends.redis.marshalling import tuples
 from headrace.backends.redis.opening import read_info
 from headrace.backends.redis.translate import Refused
 
@@ -61,7 +62,7 @@ async def facts(
     try:
         for name in SETTINGS:
             flat = await call("CONFIG", "GET", name)
-            settings |= {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+            settings |= {name.decode(): value.decode() for name, value in tuples(flat, 2)}
     except Refused:
         settings = {}
     try:

@@ -16,9 +16,9 @@ from headrace.backends.redis.translate import Refused, translated
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Unavailable
 
-_CONNECT = 5.0
+CONNECT = 5.0
 """Seconds that a server has to accept a connection and a login."""
-_SLOWEST = 256 * 1024
+SLOWEST = 256 * 1024
 """A request gets one more second for each of these bytes."""
 _DOUBT = 1.0
 """Seconds of silence after which a connection is in doubt when a caller gives up."""
@@ -29,7 +29,7 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
 _TLS_ALERT = b"\x15\x03"
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
 
-_pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
+pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
 
 class Connection(asyncio.Protocol):
@@ -63,9 +63,9 @@ class Connection(asyncio.Protocol):
         """Send a command. The future gets its answer."""
         if self.ended:
             raise self._gone()
-        request = _pack(args)
+        request = pack(args)
         answer = self._loop.create_future()
-        due = self._loop.time() + self._limit + len(request) / _SLOWEST
+        due = self._loop.time() + self._limit + len(request) / SLOWEST
         self._waiting.append((answer, due))
         if self._watch is None:
             self._watch = self._loop.call_at(due, self._look)
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, *args: bytes | str | int) -> None:
         """Send a command whose answer no caller waits for."""
-        self._transport.write(_pack(args))
+        self._transport.write(pack(args))
 
     def end(self, why: str = "the connection was closed") -> None:
         """Close the connection. Calls that wait fail, as it is unknown what became of their requests."""
@@ -146,10 +146,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != getattr(socket, "AF_UNIX", None):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _KEEPALIVE:
-                if hasattr(socket, name):
-                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            keep_alive(sock)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
@@ -183,18 +180,41 @@ class Connection(asyncio.Protocol):
         self.end(why if self._heard_at else why + self._unheard)
 
 
+def keep_alive(sock: socket.socket) -> None:
+    """Have the system notice when the machine at the other end is gone."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def check_clear(endpoint: Endpoint, address: Address) -> None:
+    """Refuse to send anything in clear to another machine."""
+    if endpoint.in_clear(address) and not endpoint.plaintext:
+        raise ConfigError(
+            f"{endpoint.where}: expected TLS on the way to another machine, {address}. Write {endpoint.twin} if the "
+            "server speaks TLS; on a network where nobody can listen in, add plaintext=yes to the URL"
+        )
+
+
+def login(endpoint: Endpoint) -> list[tuple[bytes | str | int, ...]]:
+    """The commands with which a connection begins."""
+    commands: list[tuple[bytes | str | int, ...]] = []
+    if endpoint.password is not None:
+        commands.append(("AUTH", *([] if endpoint.user is None else [endpoint.user]), endpoint.password))
+    if endpoint.database:
+        commands.append(("SELECT", endpoint.database))
+    return commands
+
+
 async def connect(endpoint: Endpoint, address: Address, *, limit: float) -> Connection:
     """A new connection, logged in. Raises errors of the core."""
     loop = asyncio.get_running_loop()
     where = endpoint.where
-    if endpoint.in_clear(address) and not endpoint.plaintext:
-        raise ConfigError(
-            f"{where}: expected TLS on the way to another machine, {address}. Write {endpoint.twin} if the server "
-            "speaks TLS; on a network where nobody can listen in, add plaintext=yes to the URL"
-        )
+    check_clear(endpoint, address)
     unheard = "" if endpoint.tls or address.path else f". If it speaks TLS, its URL begins with {endpoint.twin}"
     try:
-        async with asyncio.timeout(_CONNECT):
+        async with asyncio.timeout(CONNECT):
             if address.path is not None:
                 _, connection = await loop.create_unix_connection(
                     lambda: Connection(where, limit, unheard), address.path
@@ -208,14 +228,14 @@ async def connect(endpoint: Endpoint, address: Address, *, limit: float) -> Conn
                 await _log_in(connection, endpoint)
             except Unavailable as error:
                 if endpoint.tls is not None:
-                    raise _no_tls(connection, endpoint, error) from None
+                    raise _no_tls(connection, error) from None
                 raise
             except BaseException:
                 await connection.close()
                 raise
     except TimeoutError:
         raise Unavailable(
-            f"{where} cannot serve just now: no answer from {address} in {_CONNECT:g} seconds{_no_tls_there(endpoint)}"
+            f"{where} cannot serve just now: no answer from {address} in {CONNECT:g} seconds{_no_tls_there(endpoint)}"
         ) from None
     except SSLError as error:
         problem = translated(error, where)
@@ -228,28 +248,29 @@ async def connect(endpoint: Endpoint, address: Address, *, limit: float) -> Conn
 
 
 async def _log_in(connection: Connection, endpoint: Endpoint) -> None:
-    if endpoint.password is not None:
+    for command in login(endpoint):
         try:
-            await connection.call("AUTH", *([] if endpoint.user is None else [endpoint.user]), endpoint.password)
+            await connection.call(*command)
         except Refused as error:
-            if "without any password configured" in str(error):
-                raise NotLetIn(
-                    f"{endpoint.where} asks for no password: leave {endpoint.secret} out of the URL"
-                ) from None
-            if error.code == "ERR":  # the rest of the message may repeat the password
-                raise Refused("AUTH was not understood, or is not asked for here") from None
-            raise
-    if endpoint.database:
-        await connection.call("SELECT", endpoint.database)
+            raise refused_login(endpoint, command, error) from None
     if endpoint.tls is not None:
         await connection.call("PING")
+
+
+def refused_login(endpoint: Endpoint, command: tuple[bytes | str | int, ...], error: Refused) -> Exception:
+    """What a server's refusal of a login means."""
+    if command[0] == "AUTH" and "without any password configured" in str(error):
+        return NotLetIn(f"{endpoint.where} asks for no password: leave {endpoint.secret} out of the URL")
+    if command[0] == "AUTH" and error.code == "ERR":  # the rest of the message may repeat the password
+        return Refused("AUTH was not understood, or is not asked for here")
+    return error
 
 
 def _no_tls_there(endpoint: Endpoint) -> str:
     return f". If it speaks no TLS, its URL begins with {endpoint.twin}" if endpoint.tls is not None else ""
 
 
-def _no_tls(connection: Connection, endpoint: Endpoint, error: Unavailable) -> Exception:
+def _no_tls(connection: Connection, error: Unavailable) -> Exception:
     """A server that wants a certificate says so after the first request, or just closes the connection."""
     if connection.refused_by_tls:
         return ConfigError(f"{error}. Check ca, cert, key and verify in the URL")

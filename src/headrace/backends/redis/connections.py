@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from binascii import crc_hqx
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from headrace.backends.redis.connection import Connection, connect
@@ -25,42 +26,38 @@ _HOPS = 5
 """How often a call follows a slot to another server."""
 
 
-class Connections(Protocol):
-    """Connections to the servers that hold a store."""
-
-    async def call(self, key: str, *args: bytes | str | int) -> Any:
-        """Send a command to the server that holds ``key``, and return its answer. Raises errors of the core, and
-        :class:`Refused` for what only the caller can judge."""
-
-    async def single(self, key: str, *, limit: float) -> Connection:
-        """A new connection to the server that holds ``key``, for this caller alone."""
-
-    async def beside(self, connection: Connection) -> Connection:
-        """The shared connection to the server of a connection made by ``single``."""
-
-    def open(self) -> None:
-        """From now on connections are made when they are needed."""
-
-    def known_good(self) -> None:
-        """The store was opened: a refusal from now on may be a mistake on the server that passes."""
-
-    async def close(self) -> None:
-        """Close all connections, and make no more."""
-
-
-class _Connections:
-    """What both kinds have in common: they are open or closed, and were let in before or not."""
+class Connections(ABC):
+    """Connections to the servers that hold a store. They are open or closed, and were let in before or not."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._open = False
         self._good = False
 
+    @abstractmethod
+    async def call(self, key: str, *args: bytes | str | int) -> Any:
+        """Send a command to the server that holds ``key``, and return its answer. Raises errors of the core, and
+        :class:`Refused` for what only the caller can judge."""
+
+    @abstractmethod
+    async def single(self, key: str, *, limit: float) -> Connection:
+        """A new connection to the server that holds ``key``, for this caller alone."""
+
+    @abstractmethod
+    async def beside(self, connection: Connection) -> Connection:
+        """The shared connection to the server of a connection made by ``single``."""
+
     def open(self) -> None:
+        """From now on connections are made when they are needed."""
         self._open = True
 
     def known_good(self) -> None:
+        """The store was opened: a refusal from now on may be a mistake on the server that passes."""
         self._good = True
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close all connections, and make no more."""
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
@@ -73,7 +70,7 @@ class _Connections:
             raise error if isinstance(error, NotLetIn) or not self._good else NotLetIn(str(error)) from None
 
 
-class ServerConnections(_Connections):
+class ServerConnections(Connections):
     """One server; with sentinels, the one that is the primary at the moment."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -152,7 +149,7 @@ class ServerConnections(_Connections):
         await self._kept.close()
 
 
-class ClusterConnections(_Connections):
+class ClusterConnections(Connections):
     """The servers of a cluster, each with its slots. A slot that has moved is followed. A slot that is moving is not:
     its keys are on two servers then, and a script would take keys that it does not find for missing."""
 

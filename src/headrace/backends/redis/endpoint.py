@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from headrace.backends.nearness import is_near
+from headrace.backends.loopback import is_loopback
 from headrace.backends.redis.translate import LOGIN
 from headrace.errors import ConfigError
 from headrace.text import shown
@@ -82,7 +82,7 @@ class Endpoint:
 
     def in_clear(self, address: Address) -> bool:
         """Whether others can listen in on the way there."""
-        return self.tls is None and address.path is None and not is_near(address.host)
+        return self.tls is None and address.path is None and not is_loopback(address.host)
 
     @property
     def twin(self) -> str:

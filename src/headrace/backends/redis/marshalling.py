@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.backends.redis.job_layout import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
-from headrace.backends.settled import check_settled
+from headrace.backends.redis.job_layout import (
+    BEGUN,
+    JOB,
+    JOB_OF_CLAIM,
+    KEYED,
+    STATE_OF_CLAIM,
+    Job,
+    State,
+    body,
+    contents,
+    encode,
+    head_of,
+)
+from headrace.backends.settlement_checks import check_settled
 from headrace.backends.states import CODES, STATES
 from headrace.errors import InvalidJob
-from headrace.seam.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement, Stamp
+from headrace.seam.records import (
+    CORRUPT,
+    Altered,
+    Beat,
+    Cells,
+    Claimed,
+    JobId,
+    Leased,
+    Reaped,
+    Record,
+    Row,
+    Settlement,
+    Stamp,
+    carried_by_name,
+)
+from headrace.seam.references import RESULT, Referrer, Swap, oldest_hour
 from headrace.types import SECTIONS, JobState
 
 log = logging.getLogger("headrace")
@@ -24,13 +51,17 @@ _ASKED = frozenset((1, 3))
 """Values of ``cancel`` while a cancellation is requested, by a client or by a plan; see ``jobs.lua``."""
 _SECTION_NUMBERS = {name: number for number, name in enumerate(SECTIONS, start=1)}
 
+_SWAPPED = _SECTION_NUMBERS | {RESULT: len(SECTIONS) + 1}
+_CELL = Struct(">BI")
 _ROW = Struct(">16sHhqqqI")
 _LEASE = Struct(">16sQ")
+_PROGRESS = Struct(">II")
 _pack_epoch = Struct(">Q").pack
 _pack_long = Struct(">I").pack
 _FAILED_ATTEMPT, _KEEP_LOST, _KEEP, _RESULT, _UNBEGUN = 1, 2, 4, 8, 16
 
 T = TypeVar("T")
+ALL_SECTIONS = 15
 Away = Callable[[str], int | None]
 """Returns the shard of a queue if that is another one, else None."""
 
@@ -59,42 +90,65 @@ def weight(row: Row) -> int:
 
 
 def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes]]:
-    """Queue names, heads, keys, inboxes, tenants, groups, and the body of each row."""
+    """Queue names, heads, keys, inboxes, tenants and hours of references, groups, and the body of each row."""
     checked(rows)
     names = list(dict.fromkeys(row.queue for row in rows))
     numbers = {name: number for number, name in enumerate(names, start=1)}
     heads = b"".join(
         [
             _ROW.pack(
-                row.id,
-                numbers[row.queue],
-                row.priority,
-                row.delay,
-                -1 if row.run_at is None else max(0, row.run_at),
-                -1 if row.expires is None else row.expires,
-                weight(row),
+                row.id, numbers[row.queue], row.priority, row.delay, -1 if row.run_at is None else max(0, row.run_at),
+                -1 if row.expires is None else row.expires, weight(row),
             )
             for row in rows
         ]
-    )
-    keys = [(i, row.key, row.hold_failed) for i, row in enumerate(rows, start=1) if row.key is not None]
+    )  # fmt: skip
+    keys = [(i, row.key, _rule(row)) for i, row in enumerate(rows, start=1) if row.key is not None]
     inboxes = [(i, row.reply_to) for i, row in enumerate(rows, start=1) if row.reply_to is not None]
-    tenants = [(i, row.tenant) for i, row in enumerate(rows, start=1) if row.tenant]
+    hours = [oldest_hour(row.cells) for row in rows]
+    owned = [
+        (i, row.tenant, or_false(hour))
+        for i, (row, hour) in enumerate(zip(rows, hours, strict=True), start=1)
+        if row.tenant or hour is not None
+    ]
     groups = [(i, row.group) for i, row in enumerate(rows, start=1) if row.group is not None]
     bodies = [body(row) for row in rows]
-    return encode(names), heads, encode(keys), encode(inboxes), encode(tenants), encode(groups), bodies
+    return encode(names), heads, encode(keys), encode(inboxes), encode(owned), encode(groups), bodies
+
+
+def is_alone(row: Row) -> bool:
+    """Whether the script ``insert_one`` may take the row, as far as the row tells."""
+    return (
+        row.key is None
+        and row.group is None
+        and not row.delay
+        and row.run_at is None
+        and not row.tenant
+        and oldest_hour(row.cells) is None
+    )
+
+
+def one_args(row: Row) -> tuple[bytes | str | int, ...]:
+    """The arguments of ``insert_one`` after the time."""
+    expires = -1 if row.expires is None else row.expires
+    return row.queue, row.id, row.priority, expires, weight(row), row.reply_to or "", body(row)
+
+
+def tuples(flat: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    """The values of a flat answer, so many at a time."""
+    return zip(*[iter(flat)] * size, strict=True)
 
 
 def names(flat: Sequence[Any]) -> dict[int, str]:
     """Queue names by their numbers."""
-    return {flat[i]: flat[i + 1].decode("utf-8", "backslashreplace") for i in range(0, len(flat), 2)}
+    return {number: name.decode("utf-8", "backslashreplace") for number, name in tuples(flat, 2)}
 
 
 UNREADABLE = (StructError, ValueError, LookupError, TypeError, msgspec.MsgspecError)
 """What reading a job raises if its bytes are not as we wrote them."""
 
 
-def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> tuple[Claimed, list[JobId]]:
+def claimed(answer: Sequence[Any]) -> tuple[Claimed, list[JobId]]:
     """The answer of a claim, and the ids of jobs that cannot be read."""
     ids, jobs, states, patched, errors, flat, next_in, passed, over, _ = answer
     queues = names(flat)
@@ -103,10 +157,10 @@ def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> tuple[Claimed
     for i, job_id in enumerate(ids):
         job = jobs[i]
         try:
-            enqueued_at, _, _, _, _, _, length = JOB.unpack_from(job)
-            _, _, lost, _, _, attempt, _, qid, priority, flags, _, run_at, epoch = STATE.unpack_from(states[i])
-            key, task, tenant, max_attempts, timeout, result_ttl, group = head_of(job, flags & ~BEGUN, length)
-            headers, cells = contents(job, JOB.size + length, patched[i] if patched else None, want)
+            enqueued_at, length = JOB_OF_CLAIM.unpack_from(job)
+            lost, attempt, qid, priority, flags, run_at, epoch = STATE_OF_CLAIM.unpack_from(states[i])
+            key, task, tenant, group, carried = head_of(job, flags & ~BEGUN, length)
+            headers, cells, left = contents(job, JOB.size + length, patched[i] if patched else None)
             queue = queues[qid]
         except UNREADABLE:
             unreadable.append(job_id)
@@ -114,8 +168,8 @@ def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> tuple[Claimed
         found.append(
             Leased(
                 job_id, queue, task, cells, epoch, tenant, key if flags & KEYED else None, priority, run_at,
-                enqueued_at, attempt, lost, max_attempts, timeout, result_ttl, headers, errors[i] if errors else None,
-                group, bool(flags & BEGUN),
+                enqueued_at, attempt, lost, *carried, headers, errors[i] if errors else None, group,
+                bool(flags & BEGUN), left,
             )
         )  # fmt: skip
     due = int(next_in)
@@ -125,16 +179,16 @@ def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> tuple[Claimed
 def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
     """Jobs that were taken back, ended or cancelled."""
     found = []
-    for i in range(0, len(flat), 3):
-        state = State(flat[i + 2])
+    for job_id, packed_job, packed in tuples(flat, 3):
+        state = State(packed)
         text = state.text.decode() if state.state > 2 else ""
         task, key = "", None
         try:
-            job = Job(flat[i + 1])
+            job = Job(packed_job)
             task, key = job.task, job.key if state.flags & KEYED else None
         except UNREADABLE:
-            log.warning("job %s, which was taken back, cannot be read", flat[i].hex())
-        found.append(Reaped(flat[i], queues[state.qid], task, STATES[state.state], state.lost, text, key))
+            log.warning("job %s, which was taken back, cannot be read", job_id.hex())
+        found.append(Reaped(job_id, queues[state.qid], task, STATES[state.state], state.lost, text, key))
     return found
 
 
@@ -145,11 +199,16 @@ def entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[i
         target = away(row.queue)
         if target is not None:
             _, head, *_, bodies = insert_args([row])
-            optional = or_false(row.key), row.hold_failed, or_false(row.reply_to), row.tenant, or_false(row.group)
-            names = encode((row.queue, *optional))
+            optional = or_false(row.key), _rule(row), or_false(row.reply_to), row.tenant, or_false(row.group)
+            names = encode((row.queue, *optional, or_false(oldest_hour(row.cells))))
             blobs.append(head + _pack_long(len(names)) + names + bodies[0])
             found.append((target, len(blobs)))
     return found
+
+
+def _rule(row: Row) -> int:
+    """How the row treats another job that has its key; see ``key_owner`` in ``lua/keys.lua``."""
+    return int(row.hold_failed) + 2 * row.key_until + 8 * row.replaces
 
 
 def nowhere(_queue: str) -> int | None:
@@ -182,37 +241,22 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
             if s.cells and not s.cells.keys() <= _SECTIONS:
                 raise InvalidJob(f"the sections are {SECTIONS}, but a settlement came with {tuple(s.cells)}")
             cells = [(_SECTION_NUMBERS[name], _blob(blobs, cell)) for name, cell in (s.cells or {}).items()]
+            target = None if s.queue is None else away(s.queue)
             more.append(
                 (
-                    i,
-                    s.reason,
-                    _blob(blobs, s.error),
-                    cells or False,
-                    or_false(s.queue),
-                    or_false(s.priority),
-                    False if s.queue is None or (target := away(s.queue)) is None else target,
-                    rows_away,
+                    i, s.reason, _blob(blobs, s.error), cells or False, or_false(s.queue), or_false(s.priority),
+                    or_false(target), rows_away,
                 )
-            )
+            )  # fmt: skip
         rows_here = s.spawn if not rows_away else [row for row in s.spawn if away(row.queue) is None]
         spawned += rows_here
         counts.append(len(rows_here))
-    queues, heads, keys, inboxes, tenants, groups, bodies = insert_args(spawned)
+    queues, heads, keys, inboxes, owned, groups, bodies = insert_args(spawned)
+    names = b"\x95" + queues + keys + inboxes + owned + groups
     return [
-        len(batch),
-        encode(list(kinds)),
-        encode(kind_of),
-        encode(more),
-        encode(counts),
-        b"\x95" + queues + keys + inboxes + tenants + groups,
-        heads,
-        len(bodies),
-        *[s.id for s in batch],
-        *leases,
-        *results,
-        *bodies,
-        *blobs,
-    ]
+        len(batch), encode(list(kinds)), encode(kind_of), encode(more), encode(counts), names, heads, len(bodies),
+        *[s.id for s in batch], *leases, *results, *bodies, *blobs,
+    ]  # fmt: skip
 
 
 def _blob(blobs: list[bytes], blob: bytes | None) -> int | bool:
@@ -223,9 +267,35 @@ def _blob(blobs: list[bytes], blob: bytes | None) -> int | bool:
     return len(blobs)
 
 
+def referrer(answer: Sequence[Any]) -> Referrer:
+    """A job that refers to old objects."""
+    job_id, hour, *cells = answer
+    return Referrer(job_id, hour, {SECTIONS[cells[i] - 1]: cells[i + 1] for i in range(0, len(cells), 2)})
+
+
+def swap_args(batch: Sequence[Swap]) -> list[bytes]:
+    """The arguments of a swap."""
+    return [arg for one in batch for arg in (one.id, _flat(one.seen), _flat(one.cells))]
+
+
+def _flat(cells: Cells) -> bytes:
+    return b"".join([_CELL.pack(_SWAPPED[name], len(cell)) + cell for name, cell in cells.items()])
+
+
+def wanted(sections: frozenset[str]) -> int:
+    """Sections as scripts take them: a bit for each."""
+    return sum(1 << number for number, name in enumerate(SECTIONS) if name in sections)
+
+
 def leases_arg(leases: Sequence[tuple[JobId, int]]) -> bytes:
     """The leases of a beat."""
     return b"".join([_LEASE.pack(job_id, epoch) for job_id, epoch in leases])
+
+
+def progress_arg(beat: Beat) -> bytes:
+    """The progress that a beat brings."""
+    told = [(i, beat.progress.get(job_id)) for i, (job_id, _) in enumerate(beat.leases, start=1)]
+    return b"".join([_PROGRESS.pack(i, len(text)) + text for i, text in told if text is not None])
 
 
 def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: frozenset[str]) -> Record:
@@ -249,9 +319,9 @@ def _remains(answer: Sequence[Any], queues: Mapping[int, str]) -> Record:
 
 
 def _record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: frozenset[str]) -> Record:
-    job_id, packed_job, packed, patched, error, result, worker, run_at = answer
+    job_id, packed_job, packed, patched, error, result, worker, run_at, progress = answer
     job = Job(packed_job)
-    headers, cells = job.contents(patched, want)
+    headers, cells = job.contents(patched)
     state = State(packed) if packed else None
     code = 0 if state is None else state.state
     held = state is not None and code == 3 and state.held_until > now
@@ -272,9 +342,6 @@ def _record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fr
         epoch=0 if state is None else state.epoch,
         attempt=0 if state is None else state.attempt,
         lost=0 if state is None else state.lost,
-        max_attempts=job.max_attempts,
-        timeout=job.timeout,
-        result_ttl=job.result_ttl,
         headers=headers,
         worker=worker.decode() if worker else "",
         lease_until=state.instant if state is not None and code == 1 else None,
@@ -285,18 +352,14 @@ def _record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fr
         result=result if held and "result" in want else None,
         held=held,
         group=job.group,
+        progress=progress,
+        **carried_by_name(job.carried),
     )
 
 
 def altered(answer: Sequence[Any], queues: Mapping[int, str]) -> Altered:
     """What became of one job."""
     job_id, before, after, changed, qid, key = answer
-    gone = None if after < 0 else STATES[after]
-    return Altered(
-        job_id,
-        STATES[before],
-        gone,
-        bool(changed),
-        queues[qid],
-        None if key is None else key.decode("utf-8", "backslashreplace"),
-    )
+    state = None if after < 0 else STATES[after]
+    name = None if key is None else key.decode("utf-8", "backslashreplace")
+    return Altered(job_id, STATES[before], state, bool(changed), queues[qid], name)

@@ -8,26 +8,17 @@ from typing import Any
 import msgspec
 
 from headrace.backends.redis.job_layout import encode
-from headrace.backends.redis.marshalling import at_arg, or_false
+from headrace.backends.redis.marshalling import at_arg, or_false, tuples
+from headrace.backends.redis.pieces import slices
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 from headrace.seam.records import Names, Stamp
 
 _Pair = tuple[int, int]
 _Bucket = tuple[int, int, int]
 _Rules = tuple[
-    int,
-    int | bool,
-    _Pair | bool,
-    int | bool,
-    _Pair | bool,
+    int, int | bool, _Pair | bool, int | bool, _Pair | bool, bool, int | bool, int | bool, int | bool, int, int | bool,
     bool,
-    int | bool,
-    int | bool,
-    int | bool,
-    int,
-    int | bool,
-    bool,
-]
+]  # fmt: skip
 _Limit = tuple[int | bool, _Pair | bool]
 _Holders = dict[str, int] | tuple[()]
 _Tenant = tuple[
@@ -82,8 +73,8 @@ class ShardPolicies:
         if names is None:
             names = [name.decode() for name in await self._run("policies", at_arg(at), "")]
         found: list[PolicyState] = []
-        for first in range(0, len(names), _QUEUES):
-            now, answers = await self._run("policies", at_arg(at), encode(names[first : first + _QUEUES]))
+        for piece in slices(names, _QUEUES):
+            now, answers = await self._run("policies", at_arg(at), encode(piece))
             found += [_state(int(now), *one) for one in answers]
         return sorted(found, key=lambda state: state.policy.queue)
 
@@ -110,19 +101,11 @@ def _pair(rate: Rate | None) -> _Pair | bool:
 def _pack(policy: Policy) -> bytes:
     """The stored form, with the next version."""
     rules: _Rules = (
-        policy.version + 1,
-        or_false(policy.running),
-        _pair(policy.rate),
-        or_false(policy.tenant_running),
-        _pair(policy.tenant_rate),
-        bool(policy.task_rates),
-        or_false(policy.tenant_workers),
-        or_false(policy.tenant_batch),
-        or_false(policy.ageing),
-        policy.group_running,
-        or_false(policy.depth),
+        policy.version + 1, or_false(policy.running), _pair(policy.rate), or_false(policy.tenant_running),
+        _pair(policy.tenant_rate), bool(policy.task_rates), or_false(policy.tenant_workers),
+        or_false(policy.tenant_batch), or_false(policy.ageing), policy.group_running, or_false(policy.depth),
         policy.governs,
-    )
+    )  # fmt: skip
     return encode(rules)
 
 
@@ -142,7 +125,7 @@ def _rate(pair: _Pair | bool) -> Rate | None:
 def _unpack(queue: str, packed: bytes, rates: Sequence[bytes] = ()) -> Policy:
     if not packed:
         return Policy(queue=queue)
-    version, running, rate, tenant_running, tenant_rate, _, holders, chunk, ageing, groups, depth, _ = _rules(packed)
+    version, running, rate, tenant_running, tenant_rate, _, workers, batch, ageing, groups, depth, _ = _rules(packed)
     return Policy(
         queue=queue,
         version=version,
@@ -150,9 +133,9 @@ def _unpack(queue: str, packed: bytes, rates: Sequence[bytes] = ()) -> Policy:
         rate=_rate(rate),
         tenant_running=_or_none(tenant_running),
         tenant_rate=_rate(tenant_rate),
-        task_rates={rates[i].decode(): Rate(*_rate_of(rates[i + 1])) for i in range(0, len(rates), 2)},
-        tenant_workers=_or_none(holders),
-        tenant_batch=_or_none(chunk),
+        task_rates={task.decode(): Rate(*_rate_of(packed)) for task, packed in tuples(rates, 2)},
+        tenant_workers=_or_none(workers),
+        tenant_batch=_or_none(batch),
         ageing=_or_none(ageing),
         group_running=groups,
         depth=_or_none(depth),
@@ -179,14 +162,14 @@ def _state(
     rates: Sequence[bytes],
 ) -> PolicyState:
     policy = _unpack(name.decode(), packed, rates)
-    buckets = {flat[i].decode(): _bucket(flat[i + 1]) for i in range(0, len(flat), 2)}
+    buckets = {name.decode(): _bucket(packed) for name, packed in tuples(flat, 2)}
     gates = {"": _opens_at(policy.rate, buckets.get("q"), now)}
     for task, rate in policy.task_rates.items():
         gates[task] = _opens_at(rate, buckets.get(f"k{task}"), now)
     return PolicyState(
         policy,
         bool(governed),
-        {paused[i].decode(): int(paused[i + 1]) for i in range(0, len(paused), 2)},
+        {task.decode(): int(until) for task, until in tuples(paused, 2)},
         {task: opens_at for task, opens_at in gates.items() if opens_at is not None},
     )
 
@@ -197,13 +180,5 @@ def _tenant_state(policy: Policy, now: int, packed: bytes, waiting: int, workers
     if not isinstance(own, bool):
         limit = TenantLimit(policy.queue, name, _or_none(own[0]), _rate(own[1]))
     rate = limit.rate if limit is not None and limit.rate is not None else policy.tenant_rate
-    return TenantState(
-        policy.queue,
-        name,
-        waiting,
-        running,
-        limit,
-        paused if paused > now else None,
-        _opens_at(rate, bucket, now),
-        tuple(sorted(worker.decode() for worker in workers)),
-    )
+    until, listed = paused if paused > now else None, tuple(sorted(worker.decode() for worker in workers))
+    return TenantState(policy.queue, name, waiting, running, limit, until, _opens_at(rate, bucket, now), listed)

@@ -1,4 +1,4 @@
-"""How the store keeps schedules and ticks: strings of bytes, laid out in ``schedules.lua`` and ``ledger.lua``."""
+"""How the store keeps schedules and ticks: strings of bytes, laid out in ``schedules.lua`` and ``ticks.lua``."""
 
 from __future__ import annotations
 
@@ -76,29 +76,17 @@ def pack_schedule(one: Schedule, past: Past = ()) -> bytes:
 
 def unpack_schedule(name: bytes, packed: bytes, definition: bytes) -> Stored:
     (
-        uid, version, rank, bucket, flags, slot, look_at, runs, last_slot, last_job, created_at, updated_at,
+        uid, version, plan_priority, bucket, flags, slot, look_at, runs, last_slot, last_job, created_at, updated_at,
     ) = _SCHEDULE.unpack_from(packed)  # fmt: skip
     queue, at = _text(packed, _SCHEDULE.size)
     tenant, at = _text(packed, at)
     past = packed[at:]
     schedule = Schedule(
-        name=name.decode(),
-        uid=uid,
-        queue=queue,
-        definition=definition,
-        tenant=tenant,
-        plan_priority=rank,
-        bucket=bucket,
-        enabled=bool(flags & _ENABLED),
-        slot=slot if flags & _SLOT else None,
-        look_at=look_at if flags & _LOOK_AT else None,
-        runs=runs,
-        last_slot=last_slot if flags & _LAST_SLOT else None,
-        last_job=last_job if flags & _LAST_JOB else None,
-        version=version,
-        created_at=created_at,
-        updated_at=updated_at,
-    )
+        name=name.decode(), uid=uid, queue=queue, definition=definition, tenant=tenant, plan_priority=plan_priority,
+        bucket=bucket, enabled=bool(flags & _ENABLED), slot=slot if flags & _SLOT else None,
+        look_at=look_at if flags & _LOOK_AT else None, runs=runs, last_slot=last_slot if flags & _LAST_SLOT else None,
+        last_job=last_job if flags & _LAST_JOB else None, version=version, created_at=created_at, updated_at=updated_at,
+    )  # fmt: skip
     return Stored(schedule, _numbers(past[::2]).unpack(past))
 
 
@@ -114,7 +102,7 @@ def _text(packed: bytes, at: int) -> tuple[str, int]:
 
 def unpack_schedules(flat: Sequence[bytes]) -> list[Stored]:
     """Read an answer with name, schedule and definition of each."""
-    return [unpack_schedule(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
+    return [unpack_schedule(*one) for one in marshalling.tuples(flat, 3)]
 
 
 def save_args(batch: Sequence[Alteration]) -> Iterator[bytes]:
@@ -151,11 +139,11 @@ def plan_args(batch: Sequence[Plan], away: marshalling.Away) -> list[Any]:
                 rows.append(tick.row)
                 number = -len(rows) if leaves else len(rows)
             ticks.append(_NEW.pack(tick.slot, tick.run_at, number, tick.count, _OVERLAPS[tick.overlap]))
-    queues, heads, keys, inboxes, tenants, groups, bodies = marshalling.insert_args(here)
+    queues, heads, keys, inboxes, owned, groups, bodies = marshalling.insert_args(here)
     entries: list[bytes] = []
     targets = marshalling.entries(gone, away, entries)
     return [
-        encode([plan.name for plan in batch]), b"".join(plans), b"".join(ticks), queues, keys, inboxes, tenants, groups,
+        encode([plan.name for plan in batch]), b"".join(plans), b"".join(ticks), queues, keys, inboxes, owned, groups,
         heads, encode(targets), len(bodies), *bodies, *entries,
     ]  # fmt: skip
 
@@ -171,6 +159,14 @@ def note_args(batch: Sequence[TickNote]) -> tuple[bytes, bytes]:
     return notes, encode([_CODES.get(note.state, note.state) for note in batch])
 
 
+def pack_tick(tick: Tick) -> bytes:
+    code = _OUTCOMES.index(tick.outcome)
+    packed = _TICK.pack(tick.slot, tick.run_at, code, tick.planned_at, tick.count, tick.job or _NO_JOB)
+    if not tick.state:
+        return packed
+    return packed + _NOTED.pack(tick.waited or 0, tick.ran or 0) + _CODES.get(tick.state, tick.state).encode()
+
+
 def unpack_tick(packed: bytes) -> Tick:
     slot, run_at, code, planned_at, count, job = _TICK.unpack_from(packed)
     outcome = _OUTCOMES[code]
@@ -182,18 +178,11 @@ def unpack_tick(packed: bytes) -> Tick:
         said = packed[_TICK.size + _NOTED.size :].decode()
         state = _STATES.get(said, said)
     return Tick(
-        slot=slot,
-        run_at=run_at,
-        outcome=outcome,
-        planned_at=planned_at,
-        count=count,
-        job=fired,
-        state=state,
-        waited=waited,
-        ran=ran,
-    )
+        slot=slot, run_at=run_at, outcome=outcome, planned_at=planned_at, count=count, job=fired, state=state,
+        waited=waited, ran=ran,
+    )  # fmt: skip
 
 
 def unpack_planned(flat: Sequence[bytes]) -> list[Planned]:
     """Read an answer with each tick and when it was planned."""
-    return [Planned(int(flat[i + 1]), flat[i]) for i in range(0, len(flat), 2)]
+    return [Planned(int(planned_at), name) for name, planned_at in marshalling.tuples(flat, 2)]

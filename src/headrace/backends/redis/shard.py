@@ -9,22 +9,32 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from headrace.backends.listing import claiming_from
+from headrace.backends.archive import MARGIN, Archive, End
+from headrace.backends.changes import arguments
+from headrace.backends.claims import Windows, both
+from headrace.backends.listed_workers import claiming_from
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
+from headrace.backends.redis.documents import RedisDocuments
 from headrace.backends.redis.job_layout import encode
 from headrace.backends.redis.marshalling import at_arg, or_false
-from headrace.backends.redis.pieces import pieces
+from headrace.backends.redis.opening import read_info
+from headrace.backends.redis.pieces import pieces, slices
 from headrace.backends.redis.policies import ShardPolicies
+from headrace.backends.redis.references import RedisReferences
 from headrace.backends.redis.schedule_layout import TICK_BYTES
 from headrace.backends.redis.scripts import run
 from headrace.backends.redis.ticks import ShardTicks
+from headrace.backends.redis.tracks import RedisTracks
+from headrace.backends.redis.transfers import RedisTransfers
 from headrace.backends.redis.translate import Refused, translated
 from headrace.backends.states import CODES, STATES
 from headrace.errors import BackendError, StoreFull
 from headrace.seam import records as r
+from headrace.seam.archive import Mark
 from headrace.seam.policy import STORE
-from headrace.types import SECTIONS, JobState
+from headrace.seam.usage import Usage
+from headrace.types import JobState
 
 log = logging.getLogger("headrace")
 
@@ -40,15 +50,11 @@ NO_BOUND = 2**31
 """More often than a job can be lost."""
 LEFT = r.Inserted(r.InsertStatus.SAME, b"")
 """The answer for a row whose job has left for another shard."""
-_STATUSES = {1: r.InsertStatus.SAME, 2: r.InsertStatus.DUPLICATE, 3: r.InsertStatus.DONE}
+_STATUSES = {
+    1: r.InsertStatus.SAME, 2: r.InsertStatus.DUPLICATE, 3: r.InsertStatus.DONE, 6: r.InsertStatus.REPLACED,
+}  # fmt: skip
 _STORE_FULL = 5
 _FULL = (4, _STORE_FULL)
-_KINDS: dict[type[r.Change], int] = {
-    r.Cancel: 1, r.Pause: 2, r.Resume: 3, r.Requeue: 4, r.Move: 5, r.Reprioritise: 6, r.Watch: 7, r.Hold: 8,
-    r.Delete: 9, r.Reschedule: 10,
-}  # fmt: skip
-_PUT_AT = 11
-"""The kind of a Reschedule to an instant."""
 _ANY = 63
 _DURABLE = "in the server's memory; what survives a restart depends on its append-only file (appendonly, appendfsync)"
 _worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str, str]).decode
@@ -58,6 +64,7 @@ class Shard:
     """Jobs under keys that begin with ``base``, whose hash tag puts them into one slot. A store of its own."""
 
     limits = r.Limits(max_batch=1_000, durable=_DURABLE)
+    tables = None
 
     def __init__(
         self, connections: Connections, base: str, where: str, away: marshalling.Away = marshalling.nowhere
@@ -66,9 +73,14 @@ class Shard:
         self._base = base
         self._where = where
         self._away = away
-        self._rotation = 0
+        self._windows = Windows(_NAMED)
         self.ticks = ShardTicks(self._run, away)
         self.policies = ShardPolicies(self._run, self.limits.count_cap)
+        self.references = RedisReferences(self._run)
+        self.documents = RedisDocuments(self._run)
+        self.archive = Archive(self.ends, self.fetch)
+        self.tracks = RedisTracks(self._run)
+        self.transfers = RedisTransfers(self._run)
 
     async def _run(self, name: str, *args: Any) -> Any:
         return await run(self._connections, self._where, name, self._base, args)
@@ -78,6 +90,10 @@ class Shard:
     async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         """In several calls if it is much work for the server."""
         marshalling.checked(rows)
+        if len(rows) == 1 and marshalling.is_alone(rows[0]):
+            row = rows[0]
+            if not await self._run("insert_one", at_arg(at), *marshalling.one_args(row)):
+                return [r.Inserted(r.InsertStatus.NEW, row.id)]
         answers: list[r.Inserted] = []
         for piece in pieces(rows):
             try:
@@ -105,18 +121,9 @@ class Shard:
         return answers
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
-        first, *others = self._windows(req)
+        first, *others = self._windows.of(req)
         answer = await self._run("claim", at_arg(at), *claim_args(first))
         return await self._claim_others(await self._claimed(answer, first, at), int(answer[-1]), req, others, at)
-
-    def _windows(self, req: r.Claim) -> list[r.Claim]:
-        """Split a claim that names more queues than one call looks at. Each time another part comes first."""
-        if len(req.queues) <= _NAMED:
-            return [req]
-        self._rotation += 1
-        pieces = [req.queues[first : first + _NAMED] for first in range(0, len(req.queues), _NAMED)]
-        begin = self._rotation % len(pieces)
-        return [replace(req, queues=piece) for piece in (*pieces[begin:], *pieces[:begin])]
 
     async def _claim_others(
         self, claimed: r.Claimed, room: int, req: r.Claim, others: Sequence[r.Claim], at: r.Stamp
@@ -129,21 +136,12 @@ class Shard:
             part = replace(other, limit=left, max_bytes=room)
             answer = await self._run("claim", at_arg(at), *claim_args(part))
             room = int(answer[-1])
-            more = await self._claimed(answer, part, at)
-            times = [next_in for next_in in (claimed.next_in, more.next_in) if next_in is not None]
-            claimed = replace(
-                more,
-                jobs=[*claimed.jobs, *more.jobs],
-                next_in=min(times, default=None),
-                expired=[*claimed.expired, *more.expired],
-                passed_over=claimed.passed_over or more.passed_over,
-                chosen=claimed.chosen or more.chosen,
-            )
+            claimed = both(claimed, await self._claimed(answer, part, at))
         return claimed if len(claimed.jobs) < req.limit else replace(claimed, next_in=None)
 
     async def _claimed(self, answer: Sequence[Any], req: r.Claim, at: r.Stamp) -> r.Claimed:
         """Read the answer of a claim, and set jobs aside that cannot be read."""
-        claimed, unreadable = marshalling.claimed(answer, req.want)
+        claimed, unreadable = marshalling.claimed(answer)
         if not unreadable:
             return claimed
         log.error("these jobs cannot be read and go to the dead letters: %s", [job.hex() for job in unreadable])
@@ -160,7 +158,7 @@ class Shard:
     ) -> tuple[list[JobState | None], r.Claimed]:
         if not batch:
             return [], await self.claim(req, at)
-        first, *others = self._windows(req)
+        first, *others = self._windows.of(req)
         settled: list[JobState | None] = []
         answer: list[Any] = []
         while not answer:
@@ -180,28 +178,21 @@ class Shard:
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         """In several calls if there are very many leases."""
-        found = await self._renew(replace(beat, leases=beat.leases[:_LEASES]), at)
-        for first in range(_LEASES, len(beat.leases), _LEASES):
-            more = await self._renew(replace(beat, leases=beat.leases[first : first + _LEASES], census=False), at)
+        first, *others = slices(beat.leases, _LEASES) or [()]
+        found = await self._renew(replace(beat, leases=first), at)
+        for other in others:
+            more = await self._renew(replace(beat, leases=other, census=False), at)
             found = replace(found, lost=[*found.lost, *more.lost])
         return found
 
     async def _renew(self, beat: r.Beat, at: r.Stamp) -> r.Renewed:
         worker = encode((beat.worker, beat.queues, beat.slots, beat.busy))
         lost, cancels, paused, held, over = await self._run(
-            "renew",
-            at_arg(at),
-            beat.holder,
-            worker,
-            beat.ttl,
-            beat.lease_for,
-            int(beat.leaving),
-            marshalling.leases_arg(beat.leases),
-            beat.gap,
-            beat.at_work,
-            r.CENSUS if beat.census else 0,
-        )
-        mine = [(held[i], int(held[i + 1]), held[i + 2] == 1) for i in range(0, len(held), 3)]
+            "renew", at_arg(at), beat.holder, worker, beat.ttl, beat.lease_for, int(beat.leaving),
+            marshalling.leases_arg(beat.leases), beat.gap, beat.at_work, r.CENSUS if beat.census else 0,
+            marshalling.progress_arg(beat),
+        )  # fmt: skip
+        mine = [(job_id, int(epoch), begun == 1) for job_id, epoch, begun in marshalling.tuples(held, 3)]
         names = [name.decode() for name in paused]
         return r.Renewed([beat.leases[i - 1] for i in lost], cancels, names, held=mine, overdue=over > 0)
 
@@ -210,7 +201,7 @@ class Shard:
         return marshalling.reaped(flat, marshalling.names(queues))
 
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
-        return await self._alter(sel, change, at, *_arguments(change))
+        return await self._alter(sel, change, at, *arguments(change)[1:])
 
     async def _alter(
         self, sel: r.Selector, change: r.Change, at: r.Stamp, text: str, number: int, *, dry: bool = False
@@ -222,7 +213,7 @@ class Shard:
         while True:
             named, ids, keys, packed = _selection(sel, at, above)
             answers, queues, upto = await self._run(
-                "alter", at, named, ids, keys, packed, _kind(change), text, number, applies,
+                "alter", at, named, ids, keys, packed, arguments(change)[0], text, number, applies,
                 sel.limit - len(found), _LOOK, int(dry),
             )  # fmt: skip
             names = marshalling.names(queues)
@@ -232,24 +223,57 @@ class Shard:
             above = upto
 
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
-        if clause.place is r.Place.TICKS:
+        if clause.target is r.SweepTarget.TICKS:
             return await self.ticks.sweep(clause, at)
-        if clause.place is r.Place.KEYS:
+        if clause.target is r.SweepTarget.KEYS:
             removed, kept, more, _ = await self._sweep_keys(clause, at)
             return r.Swept(removed, 0, kept, bool(more))
-        if clause.place is r.Place.TENANTS:
+        if clause.target is r.SweepTarget.TENANTS:
             removed, more = await self._run("idle", at_arg(at), clause.limit, int(clause.dry_run))
             return r.Swept(removed, 0, 0, bool(more))
-        state = 0 if clause.place is r.Place.RESULTS else CODES[JobState(clause.place.value)]
+        state = 0 if clause.target is r.SweepTarget.RESULTS else CODES[JobState(clause.target.value)]
+        if clause.jobs is not None:
+            return await self._sweep_named(clause, clause.jobs, state, at)
         bounds = [-1 if bound is None else bound for bound in (clause.older_than, clause.max_count, clause.max_bytes)]
         removed, freed, kept, more = await self._run(
-            "sweep", at_arg(at), state, *bounds, clause.limit, int(clause.dry_run), clause.spare
+            "sweep",
+            at_arg(at),
+            state,
+            *bounds,
+            clause.limit,
+            int(clause.dry_run),
+            clause.spare,
+            at_arg(clause.ended_by),
         )
         return r.Swept(removed, int(freed), kept, bool(more))
+
+    async def _sweep_named(
+        self, clause: r.SweepClause, jobs: Sequence[tuple[r.JobId, int]], state: int, at: r.Stamp
+    ) -> r.Swept:
+        age = -1 if clause.older_than is None else clause.older_than
+        flat = [part for job in jobs for part in job]
+        removed, freed, kept = await self._run(
+            "sweep_named", at_arg(at), state, age, clause.spare, at_arg(clause.ended_by), int(clause.dry_run), *flat
+        )
+        return r.Swept(removed, int(freed), kept, False)
+
+    async def ends(self, state: JobState, after: Mark | None, limit: int, at: r.Stamp) -> tuple[list[End], int]:
+        """See :class:`headrace.backends.archive.ListEnds`."""
+        mark = (-1, b"") if after is None else (after.ended_at, after.id)
+        now, flat = await self._run("ends", at_arg(at), CODES[state], *mark, limit)
+        return [End(int(end), job_id, size) for end, job_id, size in marshalling.tuples(flat, 3)], int(now) - MARGIN
 
     async def _sweep_keys(self, clause: r.SweepClause, at: r.Stamp) -> Any:
         most = -1 if clause.max_count is None else clause.max_count
         return await self._run("keys", at_arg(at), most, clause.limit, int(clause.dry_run))
+
+    async def usage(self) -> Usage:
+        """What the whole server takes up: a store does not know its own share."""
+        try:
+            info = read_info(await self._connections.call(self._base, "INFO", "memory"))
+        except Refused as error:
+            raise translated(error, self._where) from error
+        return Usage(int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)) or None)
 
     # -- reading
 
@@ -258,17 +282,10 @@ class Shard:
     ) -> list[r.Record | None]:
         if not names:
             return []
-        ids = [name for name in names if not isinstance(name, r.JobKey)]
         keys = [(name.queue, name.key) for name in names if isinstance(name, r.JobKey)]
-        now, answers, flat = await self._run(
-            "fetch",
-            at_arg(at),
-            b"".join(ids),
-            encode(keys),
-            int("error" in want),
-            int("result" in want),
-            int(not want.isdisjoint(SECTIONS)),
-        )
+        ids = [name for name in names if not isinstance(name, r.JobKey)]
+        wanted = [int("error" in want), int("result" in want), marshalling.wanted(want)]
+        now, answers, flat = await self._run("fetch", at_arg(at), b"".join(ids), encode(keys), *wanted)
         queues = marshalling.names(flat)
         found = [None if answer is None else marshalling.record(answer, queues, int(now), want) for answer in answers]
         by_id, by_key = iter(found[: len(ids)]), iter(found[len(ids) :])
@@ -286,24 +303,24 @@ class Shard:
         return r.Page(records, downto.hex() or None)
 
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
-        found, workers, places = await self.numbers(at, queues)
+        found, workers, kept = await self.numbers(at, queues)
         return r.Stats(
             sorted(found, key=lambda queue: queue.queue),
             sorted(claiming_from(queues, workers.values()), key=lambda one: (one.started_at, one.worker)),
-            places if queues is None else [],
+            kept if queues is None else [],
         )
 
     async def numbers(
         self, at: r.Stamp, names: Sequence[str] | None
-    ) -> tuple[list[r.QueueStats], dict[bytes, r.WorkerStats], list[r.PlaceStats]]:
-        """Queues (these, or all), workers by holder, and places; in several calls if there are many."""
+    ) -> tuple[list[r.QueueStats], dict[bytes, r.WorkerStats], list[r.KeptStats]]:
+        """Queues (these, or all), workers by holder, and kept; in several calls if there are many."""
         queues: dict[bytes, r.QueueStats] = {}
         workers: dict[bytes, r.WorkerStats] = {}
-        pieces = [names[first : first + _QUEUES] for first in range(0, len(names), _QUEUES)] if names else []
+        pieces = slices(names or (), _QUEUES)
         cursor, worker = "0" if names is None else "", "0"
         while True:
             wanted = encode(pieces.pop()) if pieces else ""
-            counted, found, listed, listed_upto, places, ticks, keys = await self._run(
+            counted, found, listed, listed_upto, kept, ticks, keys = await self._run(
                 "stats", at_arg(at), self.limits.count_cap, wanted, cursor, worker
             )
             for *queue, rest in counted:
@@ -316,9 +333,9 @@ class Shard:
             list(queues.values()),
             workers,
             [
-                *(r.PlaceStats(STATES[3 + i].value, places[2 * i], places[2 * i + 1]) for i in range(3)),
-                r.PlaceStats(r.Place.KEYS.value, keys, 0),
-                r.PlaceStats(r.Place.TICKS.value, ticks, ticks * TICK_BYTES),
+                *(r.KeptStats(STATES[3 + i].value, kept[2 * i], kept[2 * i + 1]) for i in range(3)),
+                r.KeptStats(r.SweepTarget.KEYS.value, keys, 0),
+                r.KeptStats(r.SweepTarget.TICKS.value, ticks, ticks * TICK_BYTES),
             ],
         )
 
@@ -348,52 +365,20 @@ def steady_args(req: r.Reap) -> tuple[str | int, int, int]:
 def claim_args(req: r.Claim) -> tuple[Any, ...]:
     """The arguments of a claim."""
     below = NO_BOUND if req.lost_below is None else req.lost_below
-    return (
-        req.holder, encode(req.queues), req.limit, req.lease_for, below, req.max_bytes,
-    )  # fmt: skip
+    want = marshalling.ALL_SECTIONS if req.want is None else marshalling.wanted(req.want)
+    return req.holder, encode(req.queues), req.limit, req.lease_for, below, req.max_bytes, want
 
 
 def _settled(answers: Sequence[int]) -> list[JobState | None]:
     return [None if state < 0 else STATES[state] for state in answers]
 
 
-def _arguments(change: r.Change) -> tuple[str, int]:
-    match change:
-        case r.Cancel(reason):
-            return reason, 0
-        case r.Move(queue):
-            return queue, 0
-        case r.Watch(inbox):
-            return inbox, 0
-        case r.Reprioritise(priority):
-            return "", priority
-        case r.Reschedule(delay, run_at):
-            return "", delay if run_at is None else max(0, run_at)
-        case r.Hold(result_ttl):
-            return "", result_ttl
-    return "", 0
-
-
-def _kind(change: r.Change) -> int:
-    if isinstance(change, r.Reschedule) and change.run_at is not None:
-        return _PUT_AT
-    return _KINDS[type(change)]
-
-
 def _selection(sel: r.Selector, at: int, above: r.JobId | None) -> tuple[int, bytes, bytes, bytes]:
     keys = [(key.queue, key.key) for key in sel.keys or ()]
     states = _ANY if sel.states is None else sum(1 << CODES[state] for state in sel.states)
-    packed = encode(
-        (
-            or_false(sel.queue),
-            or_false(sel.tenant),
-            or_false(sel.task),
-            states,
-            -1 if sel.older_than is None else at - sel.older_than,
-            (above or b"").hex(),
-            or_false(sel.reason),
-        )
-    )
+    before = -1 if sel.older_than is None else at - sel.older_than
+    narrowed = or_false(sel.queue), or_false(sel.tenant), or_false(sel.task)
+    packed = encode((*narrowed, states, before, (above or b"").hex(), or_false(sel.reason)))
     return int(sel.ids is not None or sel.keys is not None), b"".join(sel.ids or ()), encode(keys), packed
 
 

@@ -1,4 +1,4 @@
-"""Schedules and the ledger of their ticks, in one shard: each operation is one call of a script on the server."""
+"""Schedules and their ticks, in one shard: each operation is one call of a script on the server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from headrace.backends.redis import marshalling, schedule_layout
 from headrace.backends.redis.job_layout import encode
 from headrace.backends.redis.marshalling import at_arg, or_false
+from headrace.backends.redis.pieces import slices
 from headrace.backends.redis.schedule_layout import TICK_BYTES, Alteration, Planned, Stored
 from headrace.seam.records import Stamp, SweepClause, Swept
 from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
@@ -72,7 +73,7 @@ class ShardTicks:
         stored: list[Stored] = []
         moving = False
         for names, above in _pieces(sel, after):
-            while len(stored) < limit and names != []:
+            while len(stored) < limit and (names is None or names):
                 found = await self._search(names, above, sel, limit - len(stored))
                 stored += found.stored
                 moving = moving or found.moving
@@ -94,7 +95,7 @@ class ShardTicks:
 
     async def look(self, req: Look, at: Stamp) -> Due:
         """Like ``due``, with more detail."""
-        now, flat, next_in = await self._run("due", at_arg(at), req.limit, req.shard, req.shards)
+        now, flat, next_in = await self._run("due", at_arg(at), req.limit, req.share, req.shares)
         return Due(int(now), schedule_layout.unpack_schedules(flat), None if int(next_in) < 0 else int(next_in))
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> Outcomes:
@@ -181,14 +182,14 @@ def _alteration(change: Save | Drop) -> Alteration:
     return Alteration(change.schedule.name, change.expect, change.schedule)
 
 
-def _pieces(sel: ScheduleSelector, after: str | None) -> Iterator[tuple[list[str] | None, str]]:
+def _pieces(sel: ScheduleSelector, after: str | None) -> Iterator[tuple[Sequence[str] | None, str]]:
     """Names in their order, as many as one call asks for; None: all."""
     if sel.names is None:
         yield None, after or ""
         return
     names = sorted({name for name in sel.names if after is None or name > after})
-    for first in range(0, len(names), LOOK):
-        yield names[first : first + LOOK], ""
+    for piece in slices(names, LOOK):
+        yield piece, ""
 
 
 def _in_pieces(batch: Sequence[Plan]) -> Iterator[list[Plan]]:

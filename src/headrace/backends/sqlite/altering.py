@@ -18,6 +18,7 @@ from headrace.backends.sqlite.transitions import Waiting, end, forget, leave, pa
 from headrace.seam import records as r
 
 _SQL = load("alter")
+_FINISH = load("finish")
 _INSERT = load("insert")
 
 
@@ -50,10 +51,8 @@ def _alter(tx: Transaction, entry: Entry, change: r.Change, now: int) -> r.Alter
     if entry.gid:  # a change of another job may have called this one
         [entry] = entries(tx, [entry.seq])
     before = STATES[entry.code]
-    if before not in change.applies:
-        return r.Altered(entry.id, before, before, False, entry.queue, entry.key)
-    after = _apply(tx, entry, change, now)
-    if after is _REFUSED:
+    after = _apply(tx, entry, change, now) if before in change.applies else _REFUSED
+    if after == _REFUSED:
         return r.Altered(entry.id, before, before, False, entry.queue, entry.key)
     queue = change.queue if isinstance(change, r.Move) else entry.queue
     return r.Altered(entry.id, before, None if after is None else STATES[after], True, queue, entry.key)
@@ -85,7 +84,7 @@ def _apply(tx: Transaction, entry: Entry, change: r.Change, now: int) -> int | N
                 reprioritise(tx, entry, priority, now)
         case r.Reschedule(delay, run_at):
             due = now + delay if run_at is None else run_at
-            tx.execute(_SQL["reschedule"], (entry.seq, due))
+            tx.execute(_FINISH["reschedule"], (entry.seq, due))
             if entry.code == AVAILABLE:
                 reschedule(tx, entry, due, now)
         case r.Watch(inbox):
@@ -113,12 +112,11 @@ def _release(tx: Transaction, entry: Entry, now: int) -> None:
 def _cancel(tx: Transaction, entry: Entry, reason: str, now: int) -> int:
     if entry.code == RUNNING:
         tx.execute(_SQL["request_cancel"], (entry.seq, 2 if reason == ASKED[2] else 1))
-        tx.wake_holder(entry.holder or "")
+        tx.hint_holder(entry.holder or "")
         return RUNNING
     leave(tx, entry, now)
     row = (entry.seq, CANCELLED, now, 0, entry.epoch, entry.attempt, entry.lost, entry.size, reason, None)
-    end(tx, CANCELLED, [row], array("q", [entry.seq]))
-    tx.count(entry.qid, CANCELLED, 1)
+    end(tx, CANCELLED, [row], [entry.qid])
     return CANCELLED
 
 
@@ -148,5 +146,5 @@ def _move(tx: Transaction, entry: Entry, queue: str, now: int) -> int:
         _release(tx, entry._replace(qid=qid), now)
     else:
         park(tx, entry.seq, qid, entry.epoch, entry.attempt, entry.lost, entry.size)
-    tx.wake_queue(qid)
+    tx.hint_queue(qid)
     return entry.code

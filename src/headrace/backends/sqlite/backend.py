@@ -5,27 +5,51 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 import apsw
+import msgspec
 
-from headrace.backends.settled import check_settled
-from headrace.backends.sqlite import claiming, files, hints, insertion, leases, lock_guard, selection, sweeping
+from headrace.backends.archive import Archive
+from headrace.backends.claims import Windows
+from headrace.backends.portions import Costs, Portions, of_selection
+from headrace.backends.settlement_checks import check_settled
+from headrace.backends.sqlite import (
+    claiming,
+    files,
+    hints,
+    insertion,
+    leases,
+    lock_guard,
+    selection,
+    shrinking,
+    sweeping,
+)
 from headrace.backends.sqlite.altering import alter_many, alter_named
-from headrace.backends.sqlite.connection_thread import Command, T
+from headrace.backends.sqlite.archive import SqliteEnds
+from headrace.backends.sqlite.connection_thread import Command, Done, T
+from headrace.backends.sqlite.documents import SqliteDocuments
 from headrace.backends.sqlite.entry import fetch
+from headrace.backends.sqlite.events import SqliteEvents
 from headrace.backends.sqlite.finishing import finish
 from headrace.backends.sqlite.hints import SqliteHints
+from headrace.backends.sqlite.journal import SqliteJournal
+from headrace.backends.sqlite.parts import SqliteParts
 from headrace.backends.sqlite.policies import SqlitePolicies
 from headrace.backends.sqlite.reader import Reader
+from headrace.backends.sqlite.references import SqliteReferences
 from headrace.backends.sqlite.schema import wal_is_safe
-from headrace.backends.sqlite.stats import stats
+from headrace.backends.sqlite.stats import stats, usage_of
+from headrace.backends.sqlite.tables import SqliteTables
 from headrace.backends.sqlite.ticks import SqliteTicks
+from headrace.backends.sqlite.tracks import SqliteTracks
 from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.backends.sqlite.transfers import SqliteTransfers
 from headrace.backends.sqlite.writer import Writer
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam import records as r
+from headrace.seam.usage import Usage
 from headrace.types import JobState
 
 Durability = Literal["full", "normal"]
@@ -35,6 +59,12 @@ _SURVIVES = {
     "full": "what was acknowledged survives the process, the operating system and a power failure",
     "normal": "what was acknowledged survives the process; a power failure may take the last commits, never more",
 }
+
+_COSTS = Costs(row=16, key=16, inbox=8, group=30, tenant=30, queue=30, completed=12, settled=150)
+_CHANGED = 250
+"""Jobs that one transaction changes or takes back by name."""
+_NAMED = 1_000
+"""Queues that one transaction claims from."""
 
 
 def _wall_clock() -> int:
@@ -54,6 +84,8 @@ class SqliteBackend(lock_guard.Watched):
 
     tx = None
     tidy = None
+    reserve = None
+    windows = None
 
     def __init__(
         self, path: str | os.PathLike[str], *, durability: Durability = "full", now: Callable[[], int] = _wall_clock
@@ -69,10 +101,25 @@ class SqliteBackend(lock_guard.Watched):
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._hints: SqliteHints | None = SqliteHints(self.path) if hints.available else None
+        self._events: SqliteEvents | None = SqliteEvents(self.path) if hints.available else None
         self._switching = asyncio.Lock()
         self.ticks = SqliteTicks(self._read, self._write)
         self.policies = SqlitePolicies(self._read, self._write, self.limits.count_cap)
+        self.references = SqliteReferences(self._read, self._write)
+        self.documents = SqliteDocuments(self._read, self._write)
+        self.archive = Archive(SqliteEnds(self._read), self.fetch)
+        self.tracks = SqliteTracks(self._read, self._write)
+        self.transfers = SqliteTransfers(self._read, self._write)
+        self.tables = SqliteTables(self._read, self._write)
+        self.journal = SqliteJournal(self._read, self._write)
+        self.parts = SqliteParts(self._read, self._write)
+        self._portions = Portions(_COSTS)
+        self._windows = Windows(_NAMED)
         self._forked = False
+
+    @property
+    def events(self) -> SqliteEvents | None:
+        return self._events
 
     @property
     def hints(self) -> SqliteHints | None:
@@ -80,6 +127,17 @@ class SqliteBackend(lock_guard.Watched):
 
     def sibling(self) -> SqliteBackend:
         return type(self)(self.path, durability=self._durability, now=self._now)
+
+    @property
+    def blocking(self) -> Callable[[float], SqliteBackend]:
+        from headrace.backends.sqlite.blocking import BlockingSqlite
+
+        def make(limit: float) -> SqliteBackend:
+            other = BlockingSqlite(self.path, durability=self._durability, now=self._now)
+            other.limit = min(other.limit, limit)
+            return other
+
+        return make
 
     # -- opening and closing
 
@@ -109,6 +167,8 @@ class SqliteBackend(lock_guard.Watched):
                 return
             await reader.stop()
             await writer.stop()
+            if self._events is not None:
+                self._events.close()
             if self._hints is not None:
                 self._hints.close()
 
@@ -132,12 +192,15 @@ class SqliteBackend(lock_guard.Watched):
     def _write(
         self, work: Callable[[Transaction, int], T], at: r.Stamp, *,
         peek: Callable[[Session, int], T | None] | None = None, weight: int = 1, grows: bool = False,
-    ) -> asyncio.Future[T]:  # fmt: skip
+        here: bool = False,
+    ) -> Awaitable[T]:  # fmt: skip
+        """``here``: on the caller's thread, if it is a matter of a moment."""
         if self._writer is None or self._forked:
             raise self._not_open()
-        return self._writer.submit(Command(work, at, peek=peek, weight=weight, grows=grows))
+        command: Command[Transaction] = Command(work, at, peek=peek, weight=weight, grows=grows)
+        return Done(command) if here and self._writer.serve_here(command) else self._writer.submit(command)
 
-    def _read(self, work: Callable[[Session, int], T], at: r.Stamp) -> asyncio.Future[T]:
+    def _read(self, work: Callable[[Session, int], T], at: r.Stamp) -> Awaitable[T]:
         if self._reader is None or self._forked:
             raise self._not_open()
         return self._reader.submit(Command(work, at))
@@ -147,11 +210,17 @@ class SqliteBackend(lock_guard.Watched):
     async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         if not rows:
             return []
+        if len(portions := self._portions.of_rows(rows)) > 1:
+            return [answer for some in portions for answer in await self.insert(some, at)]
         return await self._write(
-            lambda tx, now: insertion.insert(tx, rows, now, gate=True), at, weight=len(rows), grows=True
-        )
+            lambda tx, now: insertion.insert(tx, rows, now, gate=True), at, weight=len(rows), grows=True,
+            here=len(rows) == 1,
+        )  # fmt: skip
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
+        return await self._windows.claim(req, lambda some: self._claim(some, at))
+
+    async def _claim(self, req: r.Claim, at: r.Stamp) -> r.Claimed:
         return await self._write(
             lambda tx, now: claiming.claim(tx, req, now),
             at,
@@ -162,6 +231,8 @@ class SqliteBackend(lock_guard.Watched):
     async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         if not batch:
             return []
+        if len(portions := self._portions.of_settlements(batch)) > 1:
+            return [state for some in portions for state in await self.finish(some, at)]
         check_settled(batch)
         return await self._write(lambda tx, now: finish(tx, batch, now), at, weight=len(batch))
 
@@ -170,15 +241,32 @@ class SqliteBackend(lock_guard.Watched):
     ) -> tuple[list[JobState | None], r.Claimed]:
         if not batch:
             return [], await self.claim(req, at)
+        *first, last = self._portions.of_settlements(batch)
+        if first:
+            states = [state for some in first for state in await self.finish(some, at)]
+            rest, claimed = await self.finish_and_claim(last, req, at)
+            return states + rest, claimed
         check_settled(batch)
-        return await self._write(
-            lambda tx, now: (finish(tx, batch, now), claiming.claim(tx, req, now)), at, weight=len(batch) + req.limit
+        window, *others = self._windows.of(req)
+        states, claimed = await self._write(
+            lambda tx, now: (finish(tx, batch, now), claiming.claim(tx, window, now)),
+            at,
+            weight=len(batch) + req.limit,
         )
+        return states, await self._windows.go_on(claimed, others, lambda some: self._claim(some, at))
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         return await self._write(lambda tx, now: leases.renew(tx, beat, now), at, weight=1 + len(beat.leases))
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
+        reaped: list[r.Reaped] = []
+        while (left := req.limit - len(reaped)) > 0:
+            reaped += (some := await self._reap(msgspec.structs.replace(req, limit=min(left, _CHANGED)), at))
+            if len(some) < _CHANGED:
+                break
+        return reaped
+
+    async def _reap(self, req: r.Reap, at: r.Stamp) -> list[r.Reaped]:
         return await self._write(
             lambda tx, now: leases.reap(tx, req, now), at, peek=leases.nothing_over, weight=req.limit
         )
@@ -196,6 +284,9 @@ class SqliteBackend(lock_guard.Watched):
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         if sel.ids is None and sel.keys is None:
             return await alter_many(sel, change, self._now() if at is None else at, self._read, self._write)
+        return [one for some in of_selection(sel, _CHANGED) for one in await self._alter_named(some, change, at)]
+
+    async def _alter_named(self, sel: r.Selector, change: r.Change, at: r.Stamp) -> list[r.Altered]:
         weight = len(sel.ids or ()) + len(sel.keys or ())
         return await self._write(lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight)
 
@@ -214,6 +305,13 @@ class SqliteBackend(lock_guard.Watched):
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         cap = self.limits.count_cap
         return await self._read(lambda session, now: stats(session, queues, cap, self._bytes(), now), at)
+
+    async def shrink(self) -> tuple[int, int]:
+        """Give back to the volume what the file does not use: its size before and after. Others wait meanwhile."""
+        return await asyncio.to_thread(shrinking.shrink, self.path)
+
+    async def usage(self) -> Usage:
+        return await self._read(lambda session, _: usage_of(session, self.path), None)
 
     def _bytes(self) -> int:
         """The size of the file and of its log."""

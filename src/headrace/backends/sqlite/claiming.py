@@ -12,13 +12,12 @@ import apsw
 
 from headrace.backends.claims import share_out
 from headrace.backends.sqlite.delayed import PROMOTED_AT_ONCE, demote, promote
-from headrace.backends.sqlite.entry import read_cells
-from headrace.backends.sqlite.standing import Standing
+from headrace.backends.sqlite.governed_queue import GovernedQueue
+from headrace.backends.sqlite.lease_writer import EXPIRED_AT_ONCE, SqliteTaken, leased
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
-from headrace.backends.sqlite.taken import EXPIRED_AT_ONCE, SqliteTaken
-from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
-from headrace.backends.sqlite.transitions import Dying, expire, next_epoch
+from headrace.backends.sqlite.transaction import BEYOND, Session, Transaction
+from headrace.backends.sqlite.transitions import expire
 from headrace.backends.sqlite.visits import SqliteVisits, wake_passed
 from headrace.backends.turns import serve
 from headrace.seam.policy import FOREVER
@@ -26,14 +25,12 @@ from headrace.seam.records import Claim, Claimed, JobId, Leased
 
 _SQL = load("claim")
 
-_BEYOND = b"\xff" * 17
-"""Sorts after every id."""
 _MANY = 100
 """A claim from more queues than this first looks for those that it will take from."""
 _A_QUEUE = 10
 """Promoting from a queue counts as at least this many jobs."""
 _LOWEST = (-(2**62), -(2**62), b"")
-_HIGHEST = (2**62, 2**62, _BEYOND)
+_HIGHEST = (2**62, 2**62, BEYOND)
 
 Key = tuple[int, int, JobId]
 """priority, run_at, id: the order of claims."""
@@ -46,7 +43,7 @@ class Head(NamedTuple):
     name: str
     first: Key | None
     """The first claimable job …"""
-    later: int | None
+    next_due: int | None
     """… and when the first delayed job is due."""
 
 
@@ -92,37 +89,37 @@ class Heads:
 
     def _look(self, session: Session, names: tuple[str, ...], now: int) -> None:
         found: list[Any] = session.rows(_SQL["heads"], (apsw.carray(names), now)) if names else []
-        for qid, name, governed, until, priority, run_at, job_id, later in found:
+        for qid, name, governed, until, priority, run_at, job_id, next_due in found:
             if until is not None:
                 self.pauses[name] = until
             elif governed:
                 self.governed[name] = qid
             elif priority is not None:
-                self.plain[name] = Head(qid, name, (priority, run_at, job_id), later)
-            elif later is not None:
-                self.plain[name] = Head(qid, name, None, later)
+                self.plain[name] = Head(qid, name, (priority, run_at, job_id), next_due)
+            elif next_due is not None:
+                self.plain[name] = Head(qid, name, None, next_due)
 
     def promote(self, tx: Transaction, now: int) -> None:
         """Make jobs claimable that have become due, a bounded number."""
-        due = [(head.later, head) for head in self.plain.values() if head.later is not None and head.later <= now]
+        due = [(at, head) for head in self.plain.values() if (at := head.next_due) is not None and at <= now]
         left = PROMOTED_AT_ONCE
         for _, head in sorted(due):
             if left > 0:
                 left -= max(_A_QUEUE, promote(tx, head.qid, left, now)[0])
         if due:
             self._look(tx, tuple([head.name for _, head in due]), now)
-            self.unfinished = any(head.later is not None and head.later <= now for head in self.plain.values())
+            self.unfinished = any(head.next_due is not None and head.next_due <= now for head in self.plain.values())
 
     def any_due(self, now: int) -> bool:
         """Whether a claim finds something to do in a queue that is not governed."""
         return any(
-            head.first is not None or (head.later is not None and head.later <= now) for head in self.plain.values()
+            head.first is not None or ((at := head.next_due) is not None and at <= now) for head in self.plain.values()
         )
 
     def coming(self, now: int) -> list[int]:
         """How long until jobs are due, or pauses end."""
         instants = [head.first[1] for head in self.plain.values() if head.first is not None]
-        instants += [head.later for head in self.plain.values() if head.later is not None]
+        instants += [head.next_due for head in self.plain.values() if head.next_due is not None]
         instants += [until for until in self.pauses.values() if until < FOREVER]
         return [max(0, instant - now) for instant in instants]
 
@@ -143,10 +140,10 @@ def nothing_due(session: Session, req: Claim, now: int) -> Claimed | None:
         return None
     coming = found.coming(now)
     for qid in found.governed.values():
-        standing = Standing.load(session, qid)
-        if standing.has_turn(session, req.holder, now):
+        queue = GovernedQueue.load(session, qid)
+        if queue.has_turn(session, req.holder, now):
             return None
-        coming += standing.coming(now)
+        coming += queue.coming(now)
     return Claimed([], min(coming, default=None))
 
 
@@ -208,7 +205,7 @@ def _coming(tx: Transaction, req: Claim, now: int) -> int | None:
     after = Heads(tx, req.queues, now)
     coming = after.coming(now)
     for qid in after.governed.values():
-        coming += Standing.load(tx, qid).coming(now)
+        coming += GovernedQueue.load(tx, qid).coming(now)
     return min(coming, default=None)
 
 
@@ -233,19 +230,20 @@ def _take_plain(tx: Transaction, found: Heads, taken: SqliteTaken, most: int, no
     heads = [head for head in found.plain.values() if head.first is not None]
     if not heads:
         return
-    dying = tx.first(_SQL["any_dying"], (now,)) is not None
+    any_expired = tx.first(_SQL["any_expired"], (now,)) is not None
     room = _Room(most, taken.bytes)
     jobs = _take(tx, heads[0], taken, most, now, room) if len(heads) == 1 else _merge(tx, heads, taken, room, now)
     taken.jobs += jobs
     taken.bytes = room.bytes
-    last = (jobs[-1].priority, jobs[-1].run_at, jobs[-1].id) if room.full else _HIGHEST
+    is_cut = room.full or taken.visits <= 0
+    last = (jobs[-1].priority, jobs[-1].run_at, jobs[-1].id) if is_cut else _HIGHEST
     lanes = array("q", [head.qid for head in heads])
     if taken.req.lost_below is not None:
         passed_over = tx.rows(_SQL["passed_over"], (apsw.carray(lanes), now, taken.lost_bound, *last))
         taken.passed_in.update(lane for (lane,) in passed_over)
-    if dying:
-        met = tx.rows(_SQL["dying"], (apsw.carray(lanes), now, *last, EXPIRED_AT_ONCE - len(taken.expired)))
-        taken.expired += expire(tx, [Dying._make(row) for row in met], now)
+    if any_expired:
+        met = tx.rows(_SQL["expired"], (apsw.carray(lanes), now, *last, EXPIRED_AT_ONCE - len(taken.expired)))
+        taken.expired += expire(tx, met, now)
 
 
 def _merge(tx: Transaction, heads: Sequence[Head], taken: SqliteTaken, room: _Room, now: int) -> list[Leased]:
@@ -260,6 +258,10 @@ def _merge(tx: Transaction, heads: Sequence[Head], taken: SqliteTaken, room: _Ro
     while ahead and not room.full:
         _, number, size, following = ahead[0]
         if size >= 0:
+            if number not in shares:
+                if taken.visits <= 0:
+                    break
+                taken.work()
             room.fit((size,))
             shares[number] += 1
         row = next(following, None)
@@ -284,7 +286,7 @@ def _read(tx: Transaction, lane: int, lost_bound: int, step: int, now: int) -> I
         step *= 2
 
 
-def _any_later(rows: Sequence[Any], now: int) -> bool:
+def _any_delayed(rows: Sequence[Any], now: int) -> bool:
     """Whether one of these jobs, in their order, is not due."""
     if rows[0][0] == rows[-1][0]:  # one priority: the last is the latest
         return bool(rows[-1][1] > now)
@@ -298,7 +300,7 @@ def _take(
     qid, queue, _, _ = head
     req = taken.req
     rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))
-    while rows and _any_later(rows, now):
+    while rows and _any_delayed(rows, now):
         demote(tx, qid, now)
         rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))
     if room is not None:
@@ -311,23 +313,4 @@ def _take(
     tx.execute(_SQL["leave" + alike], bounds)
     tx.count(qid, AVAILABLE, -len(rows))
     tx.count(qid, RUNNING, len(rows))
-    want = req.want
-    jobs = []
-    for (
-        priority, run_at, job_id, epoch, attempt, lost, task, tenant, key, enqueued_at, max_attempts, timeout,
-        result_ttl, far, headers, error, parameters, vm_state, metadata, blob, group, _,
-    ) in rows:  # fmt: skip
-        if far or want is not None or vm_state is not None or metadata is not None or blob is not None:
-            cells = read_cells(tx, (parameters, vm_state, metadata, blob), want)
-            if far:
-                headers, error = tx.read(headers), tx.read(error)
-        else:
-            cells = {} if parameters is None else {"parameters": parameters}
-        if far is None:  # there is no such job
-            raise Damaged
-        # The epoch is next_epoch's; its usual answer is given here, without a call for every job.
-        jobs.append(Leased(
-            job_id, queue, task, cells, now if -now < epoch < now else next_epoch(epoch, now), tenant, key, priority,
-            run_at, enqueued_at, attempt, lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,
-        ))  # fmt: skip
-    return jobs
+    return leased(tx, queue, rows, req.want, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,7 +24,7 @@ PATIENCE = 30.0
 class Read(Protocol):
     """How to have something looked up by the reader."""
 
-    def __call__(self, work: Callable[[Session, int], T], at: int | None) -> asyncio.Future[T]: ...
+    def __call__(self, work: Callable[[Session, int], T], at: int | None) -> Awaitable[T]: ...
 
 
 class Write(Protocol):
@@ -33,7 +33,7 @@ class Write(Protocol):
     def __call__(
         self, work: Callable[[Transaction, int], T], at: int | None, *,
         peek: Callable[[Session, int], T | None] | None = None, weight: int = 1, grows: bool = False,
-    ) -> asyncio.Future[T]: ...  # fmt: skip
+    ) -> Awaitable[T]: ...  # fmt: skip
 
 
 class Command(Generic[S]):
@@ -64,10 +64,30 @@ class Command(Generic[S]):
         self.error: BaseException | None = None
         self.answered = False
 
+    def answer(self) -> Any:
+        """Its result, or its error."""
+        if self.error is not None:
+            raise self.error
+        return self.result
+
     @property
     def abandoned(self) -> bool:
         """Whether nobody waits for the answer any more."""
         return self.future.done()
+
+
+class Done(Generic[T]):
+    """The answer to a command that was served already."""
+
+    __slots__ = ("_command",)
+
+    def __init__(self, command: Command[Any]) -> None:
+        self._command = command
+
+    def __await__(self) -> Generator[None, None, T]:
+        yield from ()
+        answer: T = self._command.answer()
+        return answer
 
 
 class ConnectionThread(Generic[S]):
@@ -79,26 +99,26 @@ class ConnectionThread(Generic[S]):
     def __init__(self, path: str, now: Callable[[], int]) -> None:
         self.path = path
         self._now = now
-        self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[Command[S] | None] = SimpleQueue()
         self._waiting: dict[Command[S], None] = {}
         self._watchdog: asyncio.TimerHandle | None = None
-        self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
-        self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._main, name=f"headrace-{type(self).__name__.lower()}", daemon=True)
 
     # -- on the loop
 
     async def start(self) -> None:
         """Open the connection."""
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._main, name=f"headrace-{type(self).__name__.lower()}", daemon=True)
         self._thread.start()
         try:
             async with asyncio.timeout(PATIENCE):
                 await asyncio.shield(self._opened)
         except (TimeoutError, asyncio.CancelledError) as error:
             self._queue.put(None)  # should it get through after all, it has nothing to do
-            raise self._too_late() if isinstance(error, TimeoutError) else error from None
+            raise self.too_late() if isinstance(error, TimeoutError) else error from None
         except BaseException:
             self._thread.join()
             raise
@@ -140,10 +160,10 @@ class ConnectionThread(Generic[S]):
                 self._watchdog = self._loop.call_later(left, self._look)
                 break
             del self._waiting[command]
-            if not command.future.done():
-                command.future.set_exception(self._too_late())
+            _resolve(command.future, self.too_late())
 
-    def _too_late(self) -> Unavailable:
+    def too_late(self) -> Unavailable:
+        """What a caller is told that has waited for too long."""
         return Unavailable(
             f"{self.path} did not answer within {PATIENCE:g} s: another process holds {self.path}-latch or the "
             f"database itself. Look for a process that is stopped in the middle of a write."
@@ -165,9 +185,9 @@ class ConnectionThread(Generic[S]):
         try:
             self._open()
         except BaseException as error:
-            self._call(_fail, self._opened, error)
+            self._call(_resolve, self._opened, error)
             return
-        self._call(_done, self._opened)
+        self._call(_resolve, self._opened)
         while commands := self._take():
             try:
                 self._serve(commands)
@@ -179,7 +199,7 @@ class ConnectionThread(Generic[S]):
         try:
             self._shut()
         finally:
-            self._call(_done, self._closed)
+            self._call(_resolve, self._closed)
 
     def _take(self) -> list[Command[S]]:
         """The commands that wait, as many as may be served together; none when it is time to stop."""
@@ -232,11 +252,6 @@ class ConnectionThread(Generic[S]):
         raise NotImplementedError
 
 
-def _fail(future: asyncio.Future[None], error: BaseException) -> None:
+def _resolve(future: asyncio.Future[None], error: BaseException | None = None) -> None:
     if not future.done():
-        future.set_exception(error)
-
-
-def _done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+        future.set_result(None) if error is None else future.set_exception(error)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import apsw
 
-from headrace.backends import shares
+from headrace.backends import dead_letter_shares
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.seam.records import SweepClause
@@ -34,9 +34,9 @@ def condemn(session: Session, clause: SweepClause, bound: str, excess: int, now:
     heaviest = session.rows(_SQL[f"heaviest_by_{bound}"], (clause.limit + 1,))
 
     def oldest(tenant: bytes | None) -> Iterator[tuple[int, int]]:
-        return _oldest(session, tenant, now - clause.spare)
+        return _oldest(session, tenant, clause.latest(now))
 
-    return dict(shares.condemn(bound, excess, clause.limit, [(row[0], row[1]) for row in heaviest], oldest))
+    return dict(dead_letter_shares.condemn(bound, excess, clause.limit, [(row[0], row[1]) for row in heaviest], oldest))
 
 
 def _oldest(session: Session, tenant: bytes | None, before: int) -> Iterator[tuple[int, int]]:

@@ -5,8 +5,8 @@ Each lane has a second one for them, in which every priority is 0. Claims promot
 
 from __future__ import annotations
 
-from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.transaction import Transaction
+from headrace.backends.sqlite.statements import DELAYED, load
+from headrace.backends.sqlite.transaction import BEYOND, Transaction
 from headrace.seam.records import JobId
 
 _SQL = load("delayed")
@@ -14,30 +14,26 @@ _TRANSITION = load("transition")
 
 PROMOTED_AT_ONCE = 1_000
 """A claim promotes at most this many jobs."""
-_LATER = 2**40
-"""Lanes of delayed jobs are below the negative of this. Lines of groups are negative too, but above it."""
-_BEYOND = b"\xff" * 17
-"""Sorts after every id."""
 
 
 def delayed(lane: int) -> int:
     """The lane of the delayed jobs of a lane."""
-    return -_LATER - lane
+    return DELAYED - lane
 
 
 def lane_of(lane: int) -> int:
     """The lane that a lane of delayed jobs belongs to; any other lane is its own."""
-    return -_LATER - lane if lane < -_LATER else lane
+    return DELAYED - lane if lane < DELAYED else lane
 
 
 def position(lane: int, priority: int, run_at: int, now: int) -> tuple[int, int]:
     """Lane and priority, as ``ready`` has them, of a job that is claimable from this lane once it is due."""
-    return (lane, priority) if run_at <= now else (-_LATER - lane, 0)
+    return (lane, priority) if run_at <= now else (DELAYED - lane, 0)
 
 
 def promote(tx: Transaction, lane: int, most: int, now: int) -> tuple[int, int | None]:
     """Make jobs of a lane claimable that have become due, earliest first; return how many, and when the next is due."""
-    [last] = tx.rows(_SQL["last"], (delayed(lane), now, most - 1)) or [(now, _BEYOND)]
+    [last] = tx.rows(_SQL["last"], (delayed(lane), now, most - 1)) or [(now, BEYOND)]
     moved = _move(tx, lane, last)
     row = tx.first(_SQL["next"], (delayed(lane),))
     return moved, None if row is None else row[0]

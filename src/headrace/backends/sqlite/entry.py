@@ -9,10 +9,20 @@ from typing import Any, NamedTuple
 import apsw
 
 from headrace.backends.sqlite.readable_text import readable
-from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.statements import CARRIED_TEXTS, load
 from headrace.backends.sqlite.states import COMPLETED, PAUSED, STATES
 from headrace.backends.sqlite.transaction import Session, Stored
-from headrace.seam.records import CORRUPT, Cells, JobId, JobKey, Record, Selector
+from headrace.seam.records import (
+    CARRIED,
+    CORRUPT,
+    CarriedValues,
+    Cells,
+    JobId,
+    JobKey,
+    Record,
+    Selector,
+    carried_by_name,
+)
 from headrace.types import SECTIONS
 
 _SQL = load("entry")
@@ -32,9 +42,6 @@ class Entry(NamedTuple):
     key: str | None
     enqueued_at: int
     expires_at: int | None
-    max_attempts: int | None
-    timeout: int | None
-    result_ttl: int | None
     headers: Stored
     error: Stored
     parameters: Stored
@@ -57,7 +64,9 @@ class Entry(NamedTuple):
     result: Stored
     worker: str | None
     listed_until: int | None
+    progress: bytes | None
     gid: int
+    carried: CarriedValues
 
     @property
     def cells(self) -> tuple[Stored, Stored, Stored, Stored]:
@@ -83,18 +92,21 @@ class Entry(NamedTuple):
             id=self.id, queue=self.queue, task=self.task, state=STATES[self.code], tenant=self.tenant, key=self.key,
             priority=self.priority, run_at=self.run_at, enqueued_at=self.enqueued_at, expires_at=self.expires_at,
             finished_at=self.finished_at, epoch=abs(self.epoch), attempt=self.attempt, lost=self.lost,
-            max_attempts=self.max_attempts, timeout=self.timeout, result_ttl=self.result_ttl,
             headers=session.read(self.headers),
             worker=self.worker if self.worker is not None and (self.listed_until or 0) > now else "",
             lease_until=self.lease_until, cancel_requested=bool(self.cancel),
             reason=CORRUPT if self.code > PAUSED and self.finished_at is None else self.reason or "",
             cells=read_cells(session, self.cells, want), error=session.read(self.error) if "error" in want else None,
             result=session.read(self.result) if held and "result" in want else None, held=held, group=self.group,
+            progress=self.progress,
+            **carried_by_name(self.carried),
         )  # fmt: skip
 
 
+_COLUMNS = (*Entry._fields[:-1], *CARRIED)
 _TEXTS = [
-    Entry._fields.index(name) for name in ("queue", "task", "tenant", "key", "group", "holder", "reason", "worker")
+    _COLUMNS.index(name)
+    for name in ("queue", "task", "tenant", "key", "group", "holder", "reason", "worker", *CARRIED_TEXTS)
 ]
 
 
@@ -120,7 +132,8 @@ def _entry(row: Sequence[Any]) -> Entry:
     for place in _TEXTS:
         if fields[place] is not None:
             fields[place] = readable(fields[place])
-    return Entry._make(fields)
+    count = len(CARRIED)
+    return Entry._make((*fields[:-count], tuple(fields[-count:])))
 
 
 def seqs_of_ids(session: Session, ids: Iterable[JobId]) -> dict[JobId, int]:

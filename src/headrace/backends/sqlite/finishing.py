@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from headrace.backends.sqlite.transitions import (
 )
 from headrace.errors import InvalidJob
 from headrace.seam.records import JobId, Row, Settlement
+from headrace.seam.references import oldest_hour
 from headrace.types import SECTIONS, JobState
 
 _SQL = load("finish")
@@ -35,6 +35,7 @@ _COMPLETED = JobState.COMPLETED
 
 Lease = tuple[JobId, int, int, str, int, int, int, int, int, int, int]
 """id, seq, epoch, holder, qid, cancel, attempt, lost, size, gid, tid."""
+_QUEUE = itemgetter(4)
 _GROUP = itemgetter(9)
 _TENANT = itemgetter(10)
 _STOPPED = itemgetter(10, 3)
@@ -116,33 +117,30 @@ class _Ends:
             tell_waiters(tx, seqs)
             if code == FAILED:
                 dead_letters.add(tx, seqs)
-            for qid, number in Counter([lease[4] for lease in leases]).items():
-                tx.count(qid, code, number)
+            tx.count_all(map(_QUEUE, leases), code, 1)
         self._alike.clear()
         for code, rows in self.records.items():
             if rows:
                 leases = self.leases[code]
-                end(tx, code, rows, self._leave(_seqs(leases), leases, now))
-                for qid, number in Counter([lease[4] for lease in leases]).items():
-                    tx.count(qid, code, number)
+                self._leave(_seqs(leases), leases, now)
+                end(tx, code, rows, list(map(_QUEUE, leases)))
                 rows.clear()
                 leases.clear()
         if self.gone:
-            seqs = self._leave(_seqs(self.gone), self.gone, now)
+            seqs = _seqs(self.gone)
+            self._leave(seqs, self.gone, now)
             tell_waiters(tx, seqs)
             forget(tx, seqs)
             self.gone.clear()
 
-    def _leave(self, seqs: array[int], leases: Sequence[Lease], now: int) -> array[int]:
+    def _leave(self, seqs: array[int], leases: Sequence[Lease], now: int) -> None:
         tx = self._tx
         leave_running(tx, seqs)
-        for qid, number in Counter([lease[4] for lease in leases]).items():
-            tx.count(qid, RUNNING, -number)
+        tx.count_all(map(_QUEUE, leases), RUNNING, -1)
         if any(map(_TENANT, leases)):
             tenants.stop(tx, map(_STOPPED, [lease for lease in leases if lease[10]]), now)
         if any(map(_GROUP, leases)):
             groups.leave(tx, [(lease[4], lease[9], lease[1]) for lease in leases if lease[9]], now)
-        return seqs
 
 
 def _seqs(leases: Sequence[Lease]) -> array[int]:
@@ -214,8 +212,7 @@ def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
             tell_waiters(tx, seqs)
             forget(tx, seqs)
         else:
-            end(tx, code, [_ended(tx, s, code, patched, reason, now)], seqs)
-            tx.count(draft.qid, code, 1)
+            end(tx, code, [_ended(tx, s, code, patched, reason, now)], [draft.qid])
     else:
         attempt += s.failed_attempt
         lost = lost if s.keep_lost else 0
@@ -265,7 +262,8 @@ def _rewrite(tx: Transaction, s: Settlement, seq: int, size: int, now: int, stat
         metadata=metadata, blob=blob,
     )  # fmt: skip
     far = any(isinstance(cell, int) for cell in (error, draft.headers, *cells.values()))
-    tx.execute(_SQL["rewrite"], (seq, qid, key, priority, run_at, far, error, *cells.values()))
+    hour = oldest_hour({name: cell for name, cell in cells.items() if isinstance(cell, bytes)})
+    tx.execute(_SQL["rewrite"], (seq, qid, key, priority, run_at, far, error, *cells.values(), hour))
     return draft, size
 
 

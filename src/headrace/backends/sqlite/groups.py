@@ -13,6 +13,7 @@ from headrace.seam.policy import GroupState
 from headrace.seam.records import JobId
 
 _SQL = load("group")
+_QUEUE = load("queue")
 _TRANSITION = load("transition")
 
 
@@ -46,12 +47,12 @@ def is_called(tx: Transaction, gid: int, seq: int) -> bool:
 def displaces(tx: Transaction, qid: int, name: str, place: tuple[int, JobId]) -> bool:
     """Whether a new job at this place would take the call of another."""
     known = tx.first(_SQL["find"], (qid, name))
-    called = [] if known is None else [_Called._make(row) for row in tx.rows(_SQL["called"], known)]
+    called = [] if known is None else _called(tx, known[0])
     last = _last(called, tx.rules(qid).group_running)
     return last is not None and len(called) >= tx.rules(qid).group_running and place < last[:2]
 
 
-def mark_called(tx: Transaction, jobs: Iterable[tuple[int, int]]) -> None:
+def set_called(tx: Transaction, jobs: Iterable[tuple[int, int]]) -> None:
     """Jobs are called: their group and number."""
     tx.executemany(_SQL["call"], jobs)
 
@@ -75,7 +76,7 @@ def leave(tx: Transaction, jobs: Iterable[tuple[int, int, int]], now: int) -> No
 def call(tx: Transaction, qid: int, gid: int, now: int) -> None:
     """Call the first jobs of a group; a group that has no jobs is forgotten."""
     number = tx.rules(qid).group_running
-    called = [_Called._make(row) for row in tx.rows(_SQL["called"], (gid,))]
+    called = _called(tx, gid)
     first = tx.first(_SQL["first"], (gid,))
     while (last := _last(called, number)) is not None:
         if len(called) <= number and (first is None or last[:2] < first[:2]):
@@ -85,15 +86,19 @@ def call(tx: Transaction, qid: int, gid: int, now: int) -> None:
         first = tx.first(_SQL["first"], (gid,))
     while first is not None and len(called) < number:
         run_at, job_id, seq, priority, tenant, task, epoch = first
-        lane, lies_at = position(tenants.put_one(tx, qid, tenant, task, run_at), priority, run_at, now)
-        tx.execute(_TRANSITION["shift"], (-gid, 0, run_at, job_id, lane, lies_at))
+        lane, ready_priority = position(tenants.put_one(tx, qid, tenant, task, run_at), priority, run_at, now)
+        tx.execute(_TRANSITION["shift"], (-gid, 0, run_at, job_id, lane, ready_priority))
         tx.execute(_TRANSITION["set_lane"], (seq, lane))
         tx.execute(_SQL["call"], (gid, seq))
-        tx.wake_queue(qid)
+        tx.hint_queue(qid)
         called.append(_Called(run_at, job_id, seq, lane, priority, tenant, epoch))
         first = tx.first(_SQL["first"], (gid,))
     if not called and first is None:
         tx.execute(_SQL["forget"], (gid,))
+
+
+def _called(session: Session, gid: int) -> list[_Called]:
+    return [_Called._make(row) for row in session.rows(_SQL["called"], (gid,))]
 
 
 def _last(called: Sequence[_Called], number: int) -> _Called | None:
@@ -118,11 +123,12 @@ def call_all(tx: Transaction, qid: int, now: int) -> None:
         call(tx, qid, gid, now)
 
 
-def state(session: Session, qid: int, queue: str, name: str, count_cap: int) -> GroupState:
+def state(session: Session, queue: str, name: str, count_cap: int) -> GroupState:
     """Which jobs of a group are called, and how many wait."""
-    known = session.first(_SQL["find"], (qid, name))
+    row = session.first(_QUEUE["find"], (queue,))
+    known = None if row is None else session.first(_SQL["find"], (row[0], name))
     if known is None:
         return GroupState(queue, name)
-    called = sorted(job_id for [job_id] in session.rows(_SQL["ids"], known))
+    called = sorted(job.id for job in _called(session, known[0]))
     [waiting] = session.one(_SQL["waiting"], (known[0], count_cap))
     return GroupState(queue, name, tuple(called), waiting)

@@ -41,7 +41,7 @@ class SqliteHints:
 
     def __init__(self, database: str) -> None:
         self._database = database
-        self._directory = _directory(database)
+        self._directory = directory_of(database)
         self._listeners: list[tuple[int, str]] = []
         self._listed_at = -1
         self._sender: socket.socket | None = None
@@ -98,7 +98,7 @@ class SqliteHints:
         try:
             folder = os.stat(self._directory)
             changed = folder.st_mtime_ns
-            if not _trusted(self._directory, folder):
+            if not is_trusted(self._directory, folder):
                 return []
             if changed != self._listed_at:
                 found = [name for name in os.listdir(self._directory) if _NAME.fullmatch(name)]
@@ -118,7 +118,7 @@ class SqliteHints:
             for message in messages:
                 self._sender.sendto(message, address)
         except ConnectionRefusedError:  # its process is gone
-            _unlink(address)
+            unlink(address)
         except OSError:  # its buffer is full, or it has just gone: a lost hint is lawful
             pass
 
@@ -134,7 +134,7 @@ class _Listener:
         for topic in topics:
             mask |= _bit(topic)
         self._address = os.path.join(directory, f"{mask:016x}-{os.urandom(4).hex()}")
-        self._socket: socket.socket | None = _bind(database, directory, self._address)
+        self._socket: socket.socket | None = bind(database, directory, self._address)
         if self._socket is not None:
             self._loop.add_reader(self._socket, self._hear)
 
@@ -144,7 +144,7 @@ class _Listener:
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self._socket = None
-        _unlink(self._address)
+        unlink(self._address)
 
     def abandon(self) -> None:
         if self._socket is not None:
@@ -163,7 +163,7 @@ class _Listener:
                     self._mailbox.post(hint)
 
 
-def _directory(database: str) -> str:
+def directory_of(database: str) -> str:
     """Beside the database; in the directory for temporary files when the address would be too long."""
     beside = f"{database}-wake"
     if len(os.fsencode(beside)) + 1 + 16 + 1 + 8 <= _LONGEST:
@@ -172,7 +172,7 @@ def _directory(database: str) -> str:
     return os.path.join(tempfile.gettempdir(), f"headrace-{name}")
 
 
-def _bind(database: str, directory: str, address: str) -> socket.socket | None:
+def bind(database: str, directory: str, address: str) -> socket.socket | None:
     """A socket at the address; None where there cannot be one, which leaves the listener to its polling."""
     for _ in range(10):  # another process may remove the empty directory in between
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -200,10 +200,10 @@ def _make(database: str, directory: str) -> bool:
     else:
         if not _among_temporary_files(directory):
             os.chmod(directory, files.folder_mode(database))
-    return _trusted(directory, os.lstat(directory))
+    return is_trusted(directory, os.lstat(directory))
 
 
-def _trusted(directory: str, found: os.stat_result) -> bool:
+def is_trusted(directory: str, found: os.stat_result) -> bool:
     """Where anybody may make directories, only one's own is trusted."""
     return stat.S_ISDIR(found.st_mode) and (found.st_uid == os.geteuid() or not _among_temporary_files(directory))
 
@@ -232,7 +232,7 @@ def _decode(message: bytes) -> list[Hint]:
     return [Hint(topic, ids[at : at + _ID]) for at in range(0, len(ids), _ID)]
 
 
-def _unlink(address: str) -> None:
+def unlink(address: str) -> None:
     try:
         Path(address).unlink(missing_ok=True)
     except OSError:

@@ -9,16 +9,18 @@ from headrace.backends.sqlite import groups, tenants
 from headrace.backends.sqlite.delayed import lane_of, position
 from headrace.backends.sqlite.depth import Depth
 from headrace.backends.sqlite.entry import entries, seqs_of_ids
+from headrace.backends.sqlite.replacing import can_replace, replace_waiting
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import COMPLETED, FAILED, KEYS, LIVE, STATES
+from headrace.backends.sqlite.states import COMPLETED, FAILED, KEYS, LIVE, RUNNING, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
 from headrace.backends.sqlite.transitions import ReadyRow, release_new
 from headrace.errors import InvalidJob
-from headrace.seam.records import WATCHERS, Cells, Inserted, InsertStatus, JobId, Room, Row
+from headrace.seam.records import WATCHERS, Cells, Inserted, InsertStatus, JobId, KeyUntil, Room, Row, carried
+from headrace.seam.references import SIZE, oldest_hour
 from headrace.types import SECTIONS
 
 _SQL = load("insert")
-_ROW_BYTES = 200
+ROW_BYTES = 200
 _NEW = InsertStatus.NEW
 _SECTIONS = frozenset(SECTIONS)
 _PARAMETERS = SECTIONS[0]
@@ -36,10 +38,10 @@ def insert(tx: Transaction, rows: Sequence[Row], now: int, *, gate: bool = False
 
 def key_taken(tx: Transaction, qid: int, key: str, now: int, *, but: int | None = None) -> bool:
     """Whether a job, other than ``but``, keeps others from taking the key: live, or completed and still held."""
-    holder = tx.first(_SQL["key_holder"], (qid, key))
-    if holder is None or holder[0] == but:
+    owner = tx.first(_SQL["key_owner"], (qid, key))
+    if owner is None or owner[0] == but:
         return False
-    _, state, held_until, outlived, outlived_until = holder
+    _, state, held_until, outlived, outlived_until = owner
     if outlived is not None:
         return not _released(tx, qid, key, outlived_until, now)
     return state is None or (state == COMPLETED and held_until > now)
@@ -104,18 +106,21 @@ class _Batch:
         far = 0
         parameters = cells.get(_PARAMETERS)
         if parameters is not None and len(parameters) <= INLINE and len(cells) == 1 and row.headers is None:
-            stored: tuple[Stored, ...] = (None, parameters, None, None, None)
             size = len(parameters)
+            stored: tuple[Stored, ...] = (
+                None, parameters, None, None, None, oldest_hour(cells) if size == SIZE else None,
+            )  # fmt: skip
         else:
             size, far, stored = self._pack(row.headers, cells)
-        size += _ROW_BYTES + len(queue) + len(row.task) + len(row.tenant) + len(key or "") + len(group or "")
-        lane, lies_at = position(qid, priority, run_at, now)
+        task, tenant = row.task, row.tenant
+        size += ROW_BYTES + len(queue) + len(task) + len(tenant) + len(key or "") + len(group or "")
+        lane, ready_priority = position(qid, priority, run_at, now)
         self._jobs.append((
-            seq, job_id, qid, lane, priority, run_at, row.task, row.tenant, key, group, now, expires_at,
-            row.max_attempts, row.timeout, row.result_ttl, far, *stored,
+            seq, job_id, qid, lane, priority, run_at, task, tenant, key, group, now, expires_at, far, *stored,
+            *carried(row),
         ))  # fmt: skip
         dies = None if expires_at is None else dies_at(expires_at, run_at)
-        self._ready.append((lane, lies_at, run_at, job_id, seq, 0, 0, 0, size, dies, 0))
+        self._ready.append((lane, ready_priority, run_at, job_id, seq, 0, 0, 0, size, dies, 0))
         self._known[job_id] = seq
         if key is not None:
             self._keys[qid, key] = seq
@@ -179,7 +184,7 @@ class _Batch:
         for gid, members in new.items():
             members.sort(key=lambda index: self._ready[index][2:4])
             called = members[: self._tx.rules(self._jobs[members[0]][2]).group_running]
-            groups.mark_called(self._tx, [(gid, self._ready[index][4]) for index in called])
+            groups.set_called(self._tx, [(gid, self._ready[index][4]) for index in called])
             for index in called:
                 self._place(index, self._jobs[index][2], gid, self._apart[index].priority)
         self._enter_turns()
@@ -199,8 +204,8 @@ class _Batch:
 
     def _place(self, index: int, lane: int, gid: int, priority: int) -> None:
         """A new job is claimable from another lane than that of its queue."""
-        lane, lies_at = position(lane, priority, self._ready[index][2], self._now)
-        self._lie(index, lane, gid, lies_at)
+        lane, ready_priority = position(lane, priority, self._ready[index][2], self._now)
+        self._lie(index, lane, gid, ready_priority)
 
     def _lie(self, index: int, lane: int, gid: int, priority: int) -> None:
         job, ready = self._jobs[index], self._ready[index]
@@ -208,12 +213,13 @@ class _Batch:
         self._ready[index] = (lane, priority, *ready[2:10], gid)
 
     def _pack(self, headers: bytes | None, cells: Cells) -> tuple[int, int, tuple[Stored, ...]]:
-        """The size of headers and cells, whether some of them lie in ``cells``, and what to write into the row."""
+        """The size of headers and cells, whether some of them lie in ``cells``, and what to write into the row: they,
+        and the day of the oldest reference."""
         if not cells.keys() <= _SECTIONS:
             raise InvalidJob(f"the sections are {SECTIONS}, but a row came with {tuple(cells)}; nothing was stored")
         size = len(headers or b"") + sum(map(len, cells.values()))
         stored = tuple([self._tx.put(cell) for cell in (headers, *map(cells.get, SECTIONS))])
-        return size, int(any(isinstance(cell, int) for cell in stored)), stored
+        return size, int(any(isinstance(cell, int) for cell in stored)), (*stored, oldest_hour(cells))
 
     def _fresh(self, seq: int) -> JobId | None:
         """The id of a job of this batch."""
@@ -231,18 +237,21 @@ class _Batch:
     def _meet(self, row: Row, qid: int, key: str) -> Inserted | None:
         """The answer of the job that keeps the row from taking its key, if there is one."""
         mine = self._keys.get((qid, key))
-        if mine is not None:
+        if mine is not None and row.replaces:
+            self.write()
+        elif mine is not None:
             self._join(mine, row)
             return Inserted(InsertStatus.DUPLICATE, self._fresh(mine) or b"")
-        holder = self._tx.first(_SQL["key_holder"], (qid, key))
-        if holder is None:
+        owner = self._tx.first(_SQL["key_owner"], (qid, key))
+        if owner is None:
             return None
-        seq, state, held_until, outlived, outlived_until = holder
+        seq, state, held_until, outlived, outlived_until = owner
+        kept = row.key_until is KeyUntil.KEPT
         if outlived is not None:
-            if _released(self._tx, qid, key, outlived_until, self._now):
+            if _released(self._tx, qid, key, outlived_until, self._now if kept else outlived_until):
                 return None
             return Inserted(InsertStatus.DUPLICATE, outlived, STATES[COMPLETED])
-        held = state == COMPLETED and held_until > self._now
+        held = kept and state == COMPLETED and held_until > self._now
         if state is not None and not held and not (state == FAILED and row.hold_failed):
             return None
         found = entries(self._tx, [seq])
@@ -252,9 +261,16 @@ class _Batch:
         if held:
             result = self._tx.read(entry.result)
             return Inserted(InsertStatus.DONE, entry.id, STATES[entry.code], result, entry.attempt)
+        if entry.code == RUNNING and row.key_until is KeyUntil.STARTED:
+            return None
         if entry.code in LIVE:
             self._join(seq, row)
-        return Inserted(InsertStatus.DUPLICATE, entry.id, STATES[entry.code], None, entry.attempt)
+        status = InsertStatus.DUPLICATE
+        if can_replace(entry, row):
+            self.write()
+            replace_waiting(self._tx, entry, row, self._now)
+            status = InsertStatus.REPLACED
+        return Inserted(status, entry.id, STATES[entry.code], None, entry.attempt)
 
     def _join(self, seq: int, row: Row) -> None:
         if row.reply_to is not None:

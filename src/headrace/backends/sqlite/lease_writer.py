@@ -1,23 +1,88 @@
-"""Jobs of a governed queue become RUNNING, written all together when the claim is done with the queue."""
+"""Jobs as a claim returns them. Those of a governed queue become RUNNING here, all together when the claim is done with
+the queue."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.backends.claims import Taken
 from headrace.backends.sqlite.entry import read_cells
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
-from headrace.backends.sqlite.taken import EXPIRED_AT_ONCE, SqliteTaken
 from headrace.backends.sqlite.tenant_jobs import Run
-from headrace.backends.sqlite.transaction import Damaged, Transaction
-from headrace.backends.sqlite.transitions import Dying, expire, next_epoch
-from headrace.seam.records import JobId, Leased
+from headrace.backends.sqlite.transaction import Damaged, Session, Stored, Transaction
+from headrace.backends.sqlite.transitions import ExpiredRow, expire, next_epoch
+from headrace.seam.records import Cells, Claim, JobId, Leased
+from headrace.types import SECTIONS
 
 _SQL = load("turn")
-_TRANSITION = load("transition")
+_STATEMENTS = {
+    "head": (_SQL["lease_head"], _SQL["leave_head"]),
+    "run": (_SQL["lease_run"], _SQL["leave_run"]),
+    "job": (_SQL["lease"], load("transition")["from_ready"]),
+}
+"""What leases jobs, and takes them out of ``ready``: jobs at the head of a priority, other jobs that follow each other,
+and single ones."""
+
+EXPIRED_AT_ONCE = 1_000
+"""A claim cancels at most this many expired jobs. It passes over the others, which are left to the reapers."""
+_NEVER = 2**31
+"""More losses than any job has."""
 
 _Rows = list[tuple[Any, ...]]
+_NOTHING: tuple[str, ...] = ()
+
+
+class SqliteTaken(Taken):
+    """What a claim from a file has taken, and passed over."""
+
+    def __init__(self, req: Claim) -> None:
+        super().__init__(req)
+        self.passed_in: set[int] = set()
+        """The queues of jobs that were passed over."""
+        self.passed: dict[JobId, tuple[int, int]] = {}
+        """Jobs of governed queues that were passed over: their tenants, and since when they are due."""
+        self.lost_bound = _NEVER if req.lost_below is None else req.lost_below
+
+
+def leased(tx: Session, queue: str, rows: _Rows, want: frozenset[str] | None, now: int) -> list[Leased]:
+    """Jobs of a queue that is not governed, as ``claim.take`` read them, under their new leases."""
+    jobs = []
+    for (
+        priority, run_at, job_id, epoch, attempt, lost, task, tenant, key, enqueued_at, max_attempts, timeout,
+        result_ttl, far, headers, error, parameters, vm_state, metadata, blob, group, _,
+    ) in rows:  # fmt: skip
+        left = _NOTHING
+        if far != 0 or want is not None or vm_state is not None or metadata is not None or blob is not None:
+            stored = parameters, vm_state, metadata, blob
+            headers, error, cells = _read(tx, far, headers, error, stored, want)
+            left = _left(stored, want)
+        else:
+            cells = {} if parameters is None else {"parameters": parameters}
+        # The epoch is next_epoch's; its usual answer is given here, without a call for every job.
+        jobs.append(Leased(
+            job_id, queue, task, cells, now if -now < epoch < now else next_epoch(epoch, now), tenant, key, priority,
+            run_at, enqueued_at, attempt, lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,
+            left,
+        ))  # fmt: skip
+    return jobs
+
+
+def _read(
+    tx: Session, far: int | None, headers: Stored, error: Stored, cells: Sequence[Stored], want: frozenset[str] | None
+) -> tuple[bytes | None, bytes | None, Cells]:
+    """Headers, error and the wanted cells of a job, big ones too."""
+    if far is None:  # there is no such job
+        raise Damaged
+    return tx.read(headers), tx.read(error), read_cells(tx, cells, want)
+
+
+def _left(cells: Sequence[Stored], want: frozenset[str] | None) -> tuple[str, ...]:
+    """The sections that the job has, and that are not wanted."""
+    if want is None:
+        return _NOTHING
+    return tuple([name for name, cell in zip(SECTIONS, cells, strict=True) if cell is not None and name not in want])
 
 
 class LeaseWriter:
@@ -30,13 +95,9 @@ class LeaseWriter:
         self._taken = taken
         self._now = now
         self._count = 0
-        self._heads: tuple[_Rows, _Rows] = ([], [])
-        """Runs at the head of a priority: what ``lease_head`` and ``leave_head`` are bound to …"""
-        self._runs: tuple[_Rows, _Rows] = ([], [])
-        """… other runs …"""
-        self._jobs: tuple[_Rows, _Rows] = ([], [])
-        """… and single jobs."""
-        self._dying: list[Dying] = []
+        self._bindings: dict[str, tuple[_Rows, _Rows]] = {kind: ([], []) for kind in _STATEMENTS}
+        """Of the two statements of each kind."""
+        self._expired: list[ExpiredRow] = []
 
     def lease(self, tid: int, tenant: str, run: Run) -> int:
         """Of jobs that follow each other, lease those that there is room for; return how many."""
@@ -55,7 +116,7 @@ class LeaseWriter:
                 break
             drawn += 1
             if dies_at is not None and dies_at <= now:
-                self._condemn(lane, task, tenant, row)
+                self._set_expired(lane, task, tenant, row)
                 unsound.add(job_id)
                 continue
             if lost >= bound:
@@ -63,17 +124,16 @@ class LeaseWriter:
                 taken.passed_in.add(self._qid)
                 unsound.add(job_id)
                 continue
-            if far or want is not None or vm_state is not None or metadata is not None or blob is not None:
-                cells = read_cells(tx, (parameters, vm_state, metadata, blob), want)
-                if far:
-                    headers, error = tx.read(headers), tx.read(error)
+            left_there = _NOTHING
+            if far != 0 or want is not None or vm_state is not None or metadata is not None or blob is not None:
+                stored = parameters, vm_state, metadata, blob
+                headers, error, cells = _read(tx, far, headers, error, stored, want)
+                left_there = _left(stored, want)
             else:
                 cells = {} if parameters is None else {"parameters": parameters}
-            if far is None:  # there is no such job
-                raise Damaged
             jobs.append(Leased(
                 job_id, queue, task, cells, next_epoch(epoch, now), tenant, key, priority, run_at, enqueued_at, attempt,
-                lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,
+                lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0, left_there,
             ))  # fmt: skip
             left -= size
         taken.bytes = left
@@ -91,24 +151,22 @@ class LeaseWriter:
         self._count += len(rows)
         if 1 < len(rows) == drawn:
             first, last = rows[0], rows[-1]
-            if run.leads:
-                (leases, places), bounds = self._heads, (lane, *last[:3])
-            else:
-                (leases, places), bounds = self._runs, (lane, *first[:3], last[1], last[2])
-            leases.append((*bounds, qid, until, holder, tid, now))
-            places.append(bounds)
+            kind, bounds = ("head", last[:3]) if run.leads else ("run", (*first[:3], last[1], last[2]))
+            leases, places = self._bindings[kind]
+            leases.append((qid, until, holder, tid, now, lane, *bounds))
+            places.append((lane, *bounds))
             return
-        leases, places = self._jobs
+        leases, places = self._bindings["job"]
         for priority, run_at, job_id, seq, epoch, attempt, lost, size, _, gid, *_ in rows:
             leases.append((
                 seq, qid, next_epoch(epoch, now), attempt, lost, size, until, holder, gid, tid, epoch > 0,
             ))  # fmt: skip
             places.append((lane, priority, run_at, job_id))
 
-    def _condemn(self, lane: int, task: str, tenant: str, row: Any) -> None:
-        if len(self._dying) + len(self._taken.expired) < EXPIRED_AT_ONCE:
+    def _set_expired(self, lane: int, task: str, tenant: str, row: Any) -> None:
+        if len(self._expired) + len(self._taken.expired) < EXPIRED_AT_ONCE:
             priority, run_at, job_id, seq, epoch, attempt, lost, size, _, gid, key, *_ = row
-            self._dying.append(Dying(
+            self._expired.append((
                 lane, priority, run_at, job_id, seq, epoch, attempt, lost, size, gid, self._qid, self._queue, task,
                 tenant, key,
             ))  # fmt: skip
@@ -116,12 +174,9 @@ class LeaseWriter:
     def write(self) -> None:
         """Write the leases."""
         tx = self._tx
-        for (leases, places), lease, leave in (
-            (self._heads, _SQL["lease_head"], _SQL["leave_head"]),
-            (self._runs, _SQL["lease_run"], _SQL["leave_run"]),
-            (self._jobs, _SQL["lease"], _TRANSITION["from_ready"]),
-        ):
+        for kind, (leases, places) in self._bindings.items():
             if leases:
+                lease, leave = _STATEMENTS[kind]
                 tx.executemany(lease, leases)
                 tx.executemany(leave, places)
         if self._count:
@@ -130,4 +185,4 @@ class LeaseWriter:
 
     def expire(self) -> None:
         """Cancel the jobs that had expired."""
-        self._taken.expired += expire(self._tx, self._dying, self._now)
+        self._taken.expired += expire(self._tx, self._expired, self._now)

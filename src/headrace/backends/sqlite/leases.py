@@ -14,7 +14,7 @@ from headrace.backends.sqlite.finishing import leases
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import ASKED, AVAILABLE, CANCELLED, FAILED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
-from headrace.backends.sqlite.transitions import Dying, Waiting, end, expire, leave_running, release
+from headrace.backends.sqlite.transitions import Waiting, end, expire, leave_running, release
 from headrace.seam.records import CENSUS, Beat, Reap, Reaped, Renewed
 
 _SQL = load("lease")
@@ -45,6 +45,9 @@ def renew(tx: Transaction, beat: Beat, now: int) -> Renewed:
             kept.append(lease[1])
     if kept:
         tx.execute(_SQL["extend"], (apsw.carray(kept), now + beat.lease_for))
+    if beat.progress:
+        named = {held[job_id][1]: text for job_id, text in beat.progress.items() if job_id in held}
+        tx.executemany(_SQL["progress"], [(seq, named[seq]) for seq in kept if seq in named])
     cancels = [row[0] for row in tx.rows(_SQL["cancels"], (beat.holder,))]
     stopped = {row[0] for row in tx.rows(_QUEUE["stopped"], (now,))}
     paused = [queue for queue in beat.queues if queue in stopped]
@@ -67,7 +70,7 @@ def _note_absence(tx: Transaction, beat: Beat, now: int) -> None:
 
 def nothing_over(session: Session, now: int) -> list[Reaped] | None:
     """The answer to a reap that finds nothing to do, without a lock; None if there is something."""
-    looks = (_SQL["any_over"], _CLAIM["any_dying"], _SQL["unlisted"])
+    looks = (_SQL["any_over"], _CLAIM["any_expired"], _SQL["unlisted"])
     return None if any(session.first(look, (now,)) is not None for look in looks) else []
 
 
@@ -118,11 +121,9 @@ def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, *, char
         )
         release(tx, waiting, now)
     else:
-        end(tx, code, [(seq, code, now, 0, epoch, attempt, lost, size, reason, None)], array("q", [seq]))
-        tx.count(qid, code, 1)
+        end(tx, code, [(seq, code, now, 0, epoch, attempt, lost, size, reason, None)], [qid])
     return Reaped(job_id, queue, task, STATES[code], lost, reason, key)
 
 
 def _cancel_expired(tx: Transaction, limit: int, now: int) -> list[Reaped]:
-    rows = tx.rows(_SQL["expired"], (now, limit)) if limit > 0 else []
-    return expire(tx, [Dying._make(row) for row in rows], now)
+    return expire(tx, tx.rows(_SQL["expired"], (now, limit)) if limit > 0 else [], now)

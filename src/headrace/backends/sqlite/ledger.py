@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+
+import apsw
 
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import TICKS
@@ -24,6 +27,11 @@ TickRow = tuple[bytes, int, int, int, int, int, JobId | None]
 
 Last = tuple[int, bytes, int]
 """planned_at, uid, slot."""
+
+
+def known(session: Session, uid: bytes, slots: Sequence[int]) -> dict[int, int]:
+    """The outcomes of slots that are in the history of a schedule, as codes."""
+    return dict(session.rows(_SQL["known"], (uid, apsw.carray(array("q", slots))))) if slots else {}
 
 
 def add(tx: Transaction, rows: Sequence[TickRow]) -> None:
@@ -62,14 +70,14 @@ def condemn(session: Session, clause: SweepClause, now: int) -> tuple[Last | Non
     excess = 0 if clause.max_count is None else count - clause.max_count
     if clause.max_bytes is not None:
         excess = max(excess, -((clause.max_bytes - size) // _TICK_BYTES))
-    doomed: list[Last] = session.rows(_SQL["oldest"], (min(excess, clause.limit + 1),)) if excess > 0 else []
-    if clause.older_than is not None and len(doomed) <= clause.limit:
+    condemned: list[Last] = session.rows(_SQL["oldest"], (min(excess, clause.limit + 1),)) if excess > 0 else []
+    if clause.older_than is not None and len(condemned) <= clause.limit:
         aged = session.rows(_SQL["aged"], (now - clause.older_than, clause.limit + 1))
-        doomed = max(doomed, aged, key=len)
-    more = len(doomed) > clause.limit
-    del doomed[clause.limit :]
-    answer = Swept(len(doomed), len(doomed) * _TICK_BYTES, count - len(doomed), more)
-    return doomed[-1] if doomed else None, answer
+        condemned = max(condemned, aged, key=len)
+    more = len(condemned) > clause.limit
+    del condemned[clause.limit :]
+    answer = Swept(len(condemned), len(condemned) * _TICK_BYTES, count - len(condemned), more)
+    return condemned[-1] if condemned else None, answer
 
 
 def forget(tx: Transaction, last: Last, answer: Swept) -> None:

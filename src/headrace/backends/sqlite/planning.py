@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -59,7 +58,7 @@ def plan(tx: Transaction, batch: Sequence[Plan], now: int) -> list[Outcomes | No
 
 def _progress(session: Session, batch: Sequence[Plan]) -> dict[str, _Progress]:
     names = tuple({plan.name for plan in batch})
-    return {row[0]: _Progress._make(row) for row in session.rows(_SCHEDULE["standings"], (apsw.carray(names),))}
+    return {row[0]: _Progress._make(row) for row in session.rows(_SCHEDULE["progress"], (apsw.carray(names),))}
 
 
 class _Planning:
@@ -120,8 +119,7 @@ class _Planning:
 
     def _stored(self, plan: Plan) -> dict[int, int]:
         """What the ledger says of the plan's slots."""
-        slots = array("q", [tick.slot for tick in plan.ticks])
-        return dict(self._tx.rows(_TICK["known"], (plan.uid, apsw.carray(slots)))) if slots else {}
+        return ledger.known(self._tx, plan.uid, [tick.slot for tick in plan.ticks])
 
     def _outcome(self, tick: NewTick, last: JobId | None) -> TickOutcome:
         if tick.row is None:

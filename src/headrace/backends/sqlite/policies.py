@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from headrace.backends.sqlite import groups, rules
 from headrace.backends.sqlite.connection_thread import Read, Write
-from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.transaction import Session
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Names, Stamp
-
-_QUEUE = load("queue")
 
 
 class SqlitePolicies:
@@ -37,14 +33,8 @@ class SqlitePolicies:
     ) -> list[TenantState]:
         cap = self._count_cap
         return await self._read(
-            lambda session, now: rules.Tenants(session, queue, cap, now).list(names, after, limit), at
+            lambda session, now: rules.find_tenants(session, queue, names, after, limit, cap, now), at
         )
 
     async def group(self, queue: str, group: str) -> GroupState:
-        def look(session: Session, _: int) -> GroupState:
-            known = session.first(_QUEUE["find"], (queue,))
-            if known is None:
-                return GroupState(queue, group)
-            return groups.state(session, known[0], queue, group, self._count_cap)
-
-        return await self._read(look, None)
+        return await self._read(lambda session, _: groups.state(session, queue, group, self._count_cap), None)

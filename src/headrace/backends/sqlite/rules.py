@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from headrace.backends.sqlite import groups, tenants
+from headrace.backends.sqlite.governed_queue import read_tasks
 from headrace.backends.sqlite.governing import count_holders, govern
-from headrace.backends.sqlite.standing import read_tasks
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.backends.turns import Turns, opens_at
@@ -43,10 +43,10 @@ def save(tx: Transaction, policy: Policy, now: int) -> bool:
         if new or policy.tenant_workers != known.tenant_workers:
             count_holders(tx, qid)
         tenants.reset_rates(tx, qid, policy.tenant_rate)
-        tenants.wake_all(tx, qid, now)
+        tenants.wake(tx, qid, now)
     if policy.group_running != known.group_running:
         groups.call_all(tx, qid, now)
-    tx.wake_queue(qid)
+    tx.hint_queue(qid)
     return True
 
 
@@ -58,8 +58,8 @@ def limit(tx: Transaction, wanted: TenantLimit, now: int) -> None:
     tx.execute(_SQL["limit"], (qid, wanted.tenant, wanted.running, every, burst))
     tx.execute(_SQL["forget_limits"], (now,))
     [stored] = tx.one(_SQL["known"], (qid,))
-    tenants.reset_rate(tx, qid, wanted.tenant, None if stored is None else _decode(stored).tenant_rate)
-    tenants.wake_tenant(tx, qid, wanted.tenant, now)
+    tenants.reset_rates(tx, qid, None if stored is None else _decode(stored).tenant_rate, wanted.tenant)
+    tenants.wake(tx, qid, now, wanted.tenant)
 
 
 def pause(tx: Transaction, wanted: QueuePause, now: int) -> None:
@@ -69,16 +69,16 @@ def pause(tx: Transaction, wanted: QueuePause, now: int) -> None:
     if wanted.tenant is not None:
         govern(tx, qid, now)
         tx.execute(_SQL["pause_tenant"], (qid, wanted.tenant, until))
-        tenants.wake_tenant(tx, qid, wanted.tenant, now)
+        tenants.wake(tx, qid, now, wanted.tenant)
     elif wanted.task is not None:
         govern(tx, qid, now)
         tx.execute(_SQL["pause_task"], (qid, wanted.task, until))
-        tenants.wake_all(tx, qid, now)
+        tenants.wake(tx, qid, now)
     else:
         tx.execute(_QUEUE["configure"], (qid, until))
     forget_over(tx, now)
     if not wanted.paused:
-        tx.wake_queue(qid)
+        tx.hint_queue(qid)
 
 
 def any_over(session: Session, now: int) -> bool:
@@ -94,12 +94,13 @@ def forget_over(tx: Transaction, now: int) -> None:
 
 def find(session: Session, queues: Sequence[str] | None, now: int) -> list[PolicyState]:
     """The policies of these queues, or of all, that have one or are governed, by name."""
-    names = () if queues is None else tuple(sorted(set(queues)))
-    if queues is None:
-        rows = session.rows(_SQL["all"])
-    else:
-        rows = session.rows(_SQL["named"], (apsw.carray(names),)) if names else []
+    rows = session.rows(_SQL["all"]) if queues is None else _named(session, queues)
     return [_state(session, row, now) for row in rows]
+
+
+def _named(session: Session, queues: Sequence[str]) -> list[Any]:
+    names = tuple(sorted(set(queues)))
+    return session.rows(_SQL["named"], (apsw.carray(names),)) if names else []
 
 
 def _state(session: Session, row: Any, now: int) -> PolicyState:
@@ -112,49 +113,39 @@ def _state(session: Session, row: Any, now: int) -> PolicyState:
     return turns.state(now)
 
 
-class Tenants:
-    """The tenants of one governed queue in numbers."""
+def find_tenants(
+    session: Session, queue: str, names: Sequence[str] | None, after: str | None, limit: int, count_cap: int, now: int
+) -> list[TenantState]:
+    """The tenants of a governed queue above ``after``, in the order of their names; only those named, if given."""
+    found = [(qid, stored) for qid, _, governed, _, stored in _named(session, [queue]) if governed]
+    if not found or (names is not None and not names):
+        return []
+    [(qid, stored)] = found
+    policy = Policy(queue=queue) if stored is None else _decode(stored)
+    first = "" if after is None else f"{after}\0"  # what comes right after it, as no name holds a NUL
+    if names is None:
+        rows = session.rows(_SQL["tenants"], (qid, first, limit))
+    else:
+        wanted = apsw.carray(tuple(sorted(set(names))))
+        rows = session.rows(_SQL["known_tenants"], (qid, wanted, first, limit))
+    workers: dict[int, set[tuple[str, str]]] = {}
+    for tid, holder, worker in session.rows(_SQL["workers"], (qid, now)):
+        workers.setdefault(tid, set()).add((worker, holder))
+    return [_tenant(session, qid, policy, name, workers, count_cap, now) for [name] in rows]
 
-    def __init__(self, session: Session, queue: str, count_cap: int, now: int) -> None:
-        self._session = session
-        self._queue = queue
-        self._count_cap = count_cap
-        self._now = now
-        found = session.rows(_SQL["named"], (apsw.carray((queue,)),))
-        self._qid: int | None = found[0][0] if found and found[0][2] else None
-        self._policy = _decode(found[0][4]) if found and found[0][4] else Policy(queue=queue)
 
-    def list(self, names: Sequence[str] | None, after: str | None, limit: int) -> list[TenantState]:
-        """Those above ``after``, in the order of their names; only those in ``names``, if given."""
-        if self._qid is None or names == ():
-            return []
-        first = "" if after is None else f"{after}\0"  # what comes right after it, as no name holds a NUL
-        if names is None:
-            found = self._session.rows(_SQL["tenants"], (self._qid, first, limit))
-        else:
-            wanted = apsw.carray(tuple(sorted(set(names))))
-            found = self._session.rows(_SQL["known_tenants"], (self._qid, wanted, first, limit)) if names else []
-        workers: dict[int, set[tuple[str, str]]] = {}
-        for tid, holder, worker in self._session.rows(_SQL["workers"], (self._qid, self._now)):
-            workers.setdefault(tid, set()).add((worker, holder))
-        return [self._state(name, workers) for [name] in found]
-
-    def _state(self, name: str, workers: dict[int, set[tuple[str, str]]]) -> TenantState:
-        asked = (self._qid, name)
-        tid, running, full_at, *rate = self._session.first(_SQL["tenant"], asked) or (0, 0, 0, None, None)
-        cap, every, burst, paused_until = self._session.first(_SQL["limit_of"], asked) or (None, None, None, 0)
-        own = None if every is None or burst is None else Rate(every, burst)
-        limit = None if cap is None and own is None else TenantLimit(self._queue, name, cap, own)
-        counts = self._policy.tenant_rate if own is None else own
-        same = counts is not None and [counts.every, counts.burst] == rate
-        [waiting] = self._session.one(_SQL["waiting_of"], (tid, self._count_cap))
-        return TenantState(
-            self._queue,
-            name,
-            waiting,
-            running,
-            limit,
-            paused_until if paused_until > self._now else None,
-            opens_at(counts, full_at if same else 0, self._now),
-            tuple(sorted(worker for worker, _ in workers.get(tid, ()))),
-        )
+def _tenant(
+    session: Session, qid: int, policy: Policy, name: str, workers: dict[int, set[tuple[str, str]]], count_cap: int,
+    now: int,
+) -> TenantState:  # fmt: skip
+    tid, running, full_at, *rate = session.first(_SQL["tenant"], (qid, name)) or (0, 0, 0, None, None)
+    cap, every, burst, paused_until = session.first(_SQL["limit_of"], (qid, name)) or (None, None, None, 0)
+    own = None if every is None or burst is None else Rate(every, burst)
+    limit = None if cap is None and own is None else TenantLimit(policy.queue, name, cap, own)
+    counts = policy.tenant_rate if own is None else own
+    same = counts is not None and [counts.every, counts.burst] == rate
+    [waiting] = session.one(_SQL["waiting_of"], (tid, count_cap))
+    until = paused_until if paused_until > now else None
+    opens = opens_at(counts, full_at if same else 0, now)
+    names = tuple(sorted(worker for worker, _ in workers.get(tid, ())))
+    return TenantState(policy.queue, name, waiting, running, limit, until, opens, names)

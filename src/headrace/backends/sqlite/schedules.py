@@ -19,7 +19,7 @@ def save(tx: Transaction, batch: Sequence[Save | Drop], now: int) -> list[bool]:
     """Make, change and remove schedules; answer each, in order: whether it was done."""
     answers = [_drop(tx, change) if isinstance(change, Drop) else _save(tx, change, now) for change in batch]
     if any(answers):
-        tx.wake_planners()
+        tx.hint_planners()
     return answers
 
 
@@ -63,12 +63,10 @@ def find(session: Session, sel: ScheduleSelector, after: str | None, limit: int)
     if sel.names is not None:
         names = tuple(sorted(set(sel.names)))
         found = session.rows(_SQL["named"], (*asked, apsw.carray(names))) if names else []
-    elif sel.tenant:
+    elif sel.tenant or (sel.tenant is not None and sel.queue is None):
         found = session.rows(_SQL["of_tenant"], asked)
     elif sel.queue is not None:
         found = session.rows(_SQL["of_queue"], asked)
-    elif sel.tenant is not None:
-        found = session.rows(_SQL["of_tenant"], asked)
     else:
         found = session.rows(_SQL["all"], asked[:2])
     return _schedules(session, (sid for [sid] in found))
@@ -76,7 +74,7 @@ def find(session: Session, sel: ScheduleSelector, after: str | None, limit: int)
 
 def due(session: Session, req: Look, now: int) -> Looked:
     """Up to ``req.limit`` schedules that somebody must look at, the first by (plan_priority, look_at, name)."""
-    share = (req.shard, req.shards)
+    share = (req.share, req.shares)
     heads = [(rank, first) for rank, first in session.rows(_SQL["heads"], share) if first is not None]
     come = [rank for rank, first in heads if first <= now]
     sids: list[int] = []
@@ -85,10 +83,10 @@ def due(session: Session, req: Look, now: int) -> Looked:
             sids += [sid for [sid] in session.rows(_SQL["due"], (*share, rank, now, req.limit - len(sids)))]
     next_in = None
     if len(sids) < req.limit:
-        later = [first for _, first in heads if first > now]
+        coming = [first for _, first in heads if first > now]
         for rank in come:
-            later += [first for [first] in session.rows(_SQL["coming"], (*share, rank, now))]
-        next_in = min(later) - now if later else None
+            coming += [first for [first] in session.rows(_SQL["coming"], (*share, rank, now))]
+        next_in = min(coming) - now if coming else None
     return Looked(now, _schedules(session, sids), next_in)
 
 
@@ -96,27 +94,11 @@ def _schedules(session: Session, sids: Iterable[int]) -> list[Schedule]:
     """The schedules with these numbers, in their order."""
     wanted = array("q", sids)
     rows = session.rows(_SQL["rows"], (apsw.carray(wanted),)) if wanted else []
-    return [
-        Schedule(
-            name=name,
-            uid=uid,
-            queue=queue,
-            definition=session.read(definition) or b"",
-            tenant=tenant,
-            plan_priority=rank,
-            bucket=bucket,
-            enabled=bool(enabled),
-            slot=slot,
-            look_at=look_at,
-            runs=runs,
-            last_slot=last_slot,
-            last_job=last_job,
-            version=version,
-            created_at=created_at,
-            updated_at=updated_at,
-        )
-        for (
-            name, uid, queue, definition, tenant, rank, bucket, enabled, slot, look_at, runs, last_slot, last_job,
-            version, created_at, updated_at,
-        ) in rows
-    ]  # fmt: skip
+    return [_schedule(session, row) for row in rows]
+
+
+def _schedule(session: Session, row: Sequence[Any]) -> Schedule:
+    fields = dict(zip(Schedule.__struct_fields__, row, strict=True))
+    fields["definition"] = session.read(fields["definition"]) or b""
+    fields["enabled"] = bool(fields["enabled"])
+    return Schedule(**fields)

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.backends.sqlite.entry import Entry, entries, named
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CODES, ENDED, PAUSED, RUNNING, STATES
-from headrace.backends.sqlite.transaction import Session
+from headrace.backends.sqlite.transaction import BEYOND, Session
 from headrace.seam.records import Cancel, Change, JobId, Page, Selector
 
 _SQL = load("select")
@@ -23,8 +23,6 @@ _CHUNK = 200
 
 FIRST = b""
 """Sorts before every id."""
-BEYOND = b"\xff" * 17
-"""Sorts after every id."""
 
 Hits = list[tuple[JobId, int]]
 

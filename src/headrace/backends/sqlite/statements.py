@@ -1,26 +1,41 @@
-"""SQL by name: every file under ``sql/`` holds statements, each headed by its name and the index that it relies on."""
+"""SQL by name: every file under ``sql/`` holds statements, each headed by its name and the index that it relies on.
+
+What several statements have in common is a part. Its name is in braces, and so it stands in the statements.
+"""
 
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import get_args
+
+from msgspec.structs import fields
 
 from headrace.backends.statements import read
+from headrace.seam.records import CARRIED, Carried
+
+DELAYED = -(2**40)
+"""The lane of the delayed jobs of a lane is this minus the lane. Lines of groups are negative too, but above it."""
+CARRIED_TEXTS = frozenset(field.name for field in fields(Carried) if str in get_args(field.type))
+_PARTS = {
+    "{delayed}": str(DELAYED),
+    "{carried}": ", ".join(CARRIED),
+    "{carried?}": ", ".join("?" * len(CARRIED)),
+    "{j.carried}": ", ".join(f"CAST(j.{name} AS BLOB)" if name in CARRIED_TEXTS else f"j.{name}" for name in CARRIED),
+}
+"""Parts of any statement: a number, and the columns of carried options. Text is read as bytes: it need not be text."""
 
 
 def load(noun: str) -> dict[str, str]:
-    """The statements of one file, without their comments.
+    """The statements of one file, with their parts in place and without comments.
 
     >>> load("cell")["get"]
     'SELECT data FROM cells WHERE cell = ?1'
     """
-    return read(__package__, noun)
-
-
-def load_all() -> dict[str, str]:
-    """Every statement, as ``noun.name``."""
-    found = sorted(entry.name for entry in files(__package__).joinpath("sql").iterdir())
-    nouns = [name.removesuffix(".sql") for name in found if name.endswith(".sql")]
-    return {f"{noun}.{name}": sql for noun in nouns for name, sql in load(noun).items()}
+    texts = _PARTS | read(__package__, noun)
+    parts = [name for name in texts if name.startswith("{")]
+    for part in parts:
+        texts = {name: sql.replace(part, texts[part]) for name, sql in texts.items()}
+    return {name: sql for name, sql in texts.items() if name not in parts}
 
 
 def migrations() -> list[str]:

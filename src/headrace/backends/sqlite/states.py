@@ -1,11 +1,10 @@
-"""The job states as the tables know them: a state's code is its place in :class:`~headrace.types.JobState`."""
+"""The states of jobs as the tables have them."""
 
 from __future__ import annotations
 
-from headrace.types import JobState
+from headrace.backends.states import CODES as CODES
+from headrace.backends.states import STATES as STATES
 
-STATES = tuple(JobState)
-CODES = {state: code for code, state in enumerate(STATES)}
 AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
 LIVE = frozenset((AVAILABLE, RUNNING, PAUSED))
 ENDED = (COMPLETED, CANCELLED, FAILED)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from collections.abc import Sequence
 from typing import Any
 
 import apsw
 
-from headrace.backends.listing import claiming_from
+from headrace.backends.listed_workers import claiming_from
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import KEYS, STATES, TICKS
 from headrace.backends.sqlite.transaction import Session
 from headrace.seam.policy import FOREVER
-from headrace.seam.records import Place, PlaceStats, QueueStats, Stats, WorkerStats
+from headrace.seam.records import KeptStats, QueueStats, Stats, SweepTarget, WorkerStats
+from headrace.seam.usage import Usage
 
 _SQL = load("stats")
-_PLACES = {code: state.value for code, state in enumerate(STATES)} | {
-    KEYS: Place.KEYS.value,
-    TICKS: Place.TICKS.value,
+_TARGETS = {code: state.value for code, state in enumerate(STATES)} | {
+    KEYS: SweepTarget.KEYS.value,
+    TICKS: SweepTarget.TICKS.value,
 }
 
 
@@ -34,8 +36,8 @@ def stats(session: Session, names: Sequence[str] | None, count_cap: int, store_b
     workers = [WorkerStats(worker, tuple(json.loads(queues)), *rest) for worker, queues, *rest in listed]
     if names is not None:
         return Stats(found, claiming_from(names, workers), [])
-    places = [PlaceStats(_PLACES[code], count, size) for code, count, size in session.rows(_SQL["places"])]
-    return Stats(found, workers, places, store_bytes)
+    kept = [KeptStats(_TARGETS[code], count, size) for code, count, size in session.rows(_SQL["places"])]
+    return Stats(found, workers, kept, store_bytes)
 
 
 def _queues(session: Session, rows: Sequence[Any], count_cap: int, now: int) -> list[QueueStats]:
@@ -55,16 +57,18 @@ def _queues(session: Session, rows: Sequence[Any], count_cap: int, now: int) -> 
 
 def _queue(row: Any, scheduled: int, oldest: int | None, now: int) -> QueueStats:
     _, name, _, until, available, running, jobs_paused, completed, cancelled, failed = row
+    age = now - oldest if oldest is not None and oldest <= now else None
     return QueueStats(
-        name,
-        until > now,
-        available,
-        scheduled,
-        running,
-        jobs_paused,
-        completed,
-        cancelled,
-        failed,
-        now - oldest if oldest is not None and oldest <= now else None,
+        name, until > now, available, scheduled, running, jobs_paused, completed, cancelled, failed, age,
         until if now < until < FOREVER else None,
-    )
+    )  # fmt: skip
+
+
+def usage_of(session: Session, path: str) -> Usage:
+    """What the file and its log take up, without pages that are free; and what there is on the volume."""
+    pages, free, size = (int(session.one(_SQL[name], ())[0]) for name in ("pages", "free_pages", "page_size"))
+    volume, log = os.statvfs(os.path.dirname(path)), f"{path}-wal"
+    wal = os.stat(log).st_size if os.path.exists(log) else 0
+    used = (pages - free) * size + wal
+    capacity = used + free * size + volume.f_bavail * volume.f_frsize
+    return Usage(used, capacity, {"free": free * size, "wal": wal})

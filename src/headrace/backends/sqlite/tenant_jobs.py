@@ -7,15 +7,13 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple
 
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.transaction import Transaction
+from headrace.backends.sqlite.transaction import BEYOND, Transaction
 from headrace.backends.turns import Turns
 from headrace.seam.policy import FOREVER
 
 _SQL = load("turn")
 
 _LONG_AGO = -(2**62)
-_BEYOND = b"\xff" * 17
-"""Sorts after every id."""
 _AT_ONCE = 100
 _LEVELS = 1_000
 """With ageing, a claim looks at most at this many priorities of a lane; more are left to later claims."""
@@ -26,7 +24,7 @@ class Lane(NamedTuple):
 
     number: int
     task: str
-    later: int | None
+    next_due: int | None
     """When the first delayed job is due."""
 
 
@@ -115,7 +113,7 @@ class TenantJobs:
     def wakes_at(self, closed: Mapping[str, int]) -> int:
         """When the first job that is left may start, once all that may start now have been drawn."""
         instants = [stream.wakes_at(closed) for stream in self._streams]
-        instants += [max(lane.later, closed.get(lane.task, 0)) for lane in self._lanes if lane.later is not None]
+        instants += [max(lane.next_due, closed.get(lane.task, 0)) for lane in self._lanes if lane.next_due is not None]
         if self._cut:
             instants += [max(self._now, closed.get(lane.task, 0)) for lane in self._lanes if lane.number in self._cut]
         return min(instants, default=FOREVER)
@@ -131,7 +129,7 @@ class TenantJobs:
 def first_of(tx: Transaction, lanes: Iterable[int], number: int) -> dict[int, list[Any]]:
     """The first jobs of lanes, this many of each."""
     found: dict[int, list[Any]] = {lane: [] for lane in lanes}
-    rows: list[Any] = tx.executemany(_SQL["line_head"], [(lane, number) for lane in found]).fetchall()
+    rows: list[Any] = tx.executemany(_SQL["lane_head"], [(lane, number) for lane in found]).fetchall()
     for row in rows:
         found[row[-1]].append(row)
     return found
@@ -140,7 +138,7 @@ def first_of(tx: Transaction, lanes: Iterable[int], number: int) -> dict[int, li
 class _Stream:
     """The due jobs of a lane, or of one priority of it, in their order, read a few at a time."""
 
-    __slots__ = ("_after", "_done", "_later", "_level", "_next", "_now", "_rows", "_tx", "lane", "untouched")
+    __slots__ = ("_after", "_done", "_level", "_next", "_next_due", "_now", "_rows", "_tx", "lane", "untouched")
 
     def __init__(self, tx: Transaction, lane: Lane, now: int, level: int | None = None) -> None:
         self.lane = lane
@@ -151,7 +149,7 @@ class _Stream:
         self._rows: list[Any] = []
         self._next = 0
         self._done = False
-        self._later = FOREVER if lane.later is None else lane.later
+        self._next_due = FOREVER if lane.next_due is None else lane.next_due
         """When the first of those that are not due yet will be."""
         self.untouched = True
         """Whether nothing has been drawn or passed by."""
@@ -175,9 +173,9 @@ class _Stream:
 
     def _read(self, number: int) -> None:
         if self._after is None:
-            rows = self._tx.rows(_SQL["line_head"], (self.lane.number, number))
+            rows = self._tx.rows(_SQL["lane_head"], (self.lane.number, number))
         else:
-            sql = _SQL["line" if self._level is None else "line_of_level"]
+            sql = _SQL["lane_after" if self._level is None else "lane_level"]
             rows = self._tx.rows(sql, (self.lane.number, *self._after, number))
         self.take_in(rows, number)
 
@@ -191,12 +189,12 @@ class _Stream:
 
     def _pass_by(self, priority: int, run_at: int) -> None:
         """Nothing more of this priority is due."""
-        self._later = min(self._later, run_at)
+        self._next_due = min(self._next_due, run_at)
         self.untouched = False
         while self._next < len(self._rows) and self._rows[self._next][0] == priority:
             self._next += 1
         if self._next == len(self._rows):
-            self._after = (priority, FOREVER, _BEYOND)
+            self._after = (priority, FOREVER, BEYOND)
             self._done = self._done or self._level is not None
 
     def run(self, wanted: int) -> list[Any]:
@@ -213,10 +211,10 @@ class _Stream:
 
     def wakes_at(self, closed: Mapping[str, int]) -> int:
         until = closed.get(self.lane.task, 0)
-        first = self._later if not until or not (self.unread or self.head(1)) else self._now
+        first = self._next_due if not until or not (self.unread or self.head(1)) else self._now
         return FOREVER if first == FOREVER else max(first, until)
 
     @property
     def empty(self) -> bool:
         """Whether all that was in it has been drawn, as far as that is known."""
-        return self._done and self._next == len(self._rows) and self._later == FOREVER
+        return self._done and self._next == len(self._rows) and self._next_due == FOREVER

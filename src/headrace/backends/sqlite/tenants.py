@@ -105,7 +105,7 @@ def stop(tx: Transaction, jobs: Iterable[tuple[int, str]], now: int) -> None:
         if full:
             tx.execute(_SQL["open"], (tid, now))
         if full or bounded:
-            tx.wake_queue(qid)
+            tx.hint_queue(qid)
         if idle and running == stopped[tid]:
             tx.execute(_SQL["forget"], (tid, now))
 
@@ -122,27 +122,17 @@ def pass_through(tx: Transaction, qid: int, tenant: str, now: int) -> None:
     _forget(tx, qid, tenant, now)
 
 
-def reset_rates(tx: Transaction, qid: int, rate: Rate | None) -> None:
-    """Tenants of the queue without a rate of their own have this one. What they spent of another is forgotten."""
-    tx.execute(_SQL["reset_rates"], (qid, *((None, None) if rate is None else (rate.every, rate.burst))))
-
-
-def reset_rate(tx: Transaction, qid: int, tenant: str, rate: Rate | None) -> None:
-    """The same for one tenant."""
+def reset_rates(tx: Transaction, qid: int, rate: Rate | None, *tenant: str) -> None:
+    """All tenants of the queue, or this one, have this rate, unless they have one of their own. What they spent of
+    another is forgotten."""
     given = (None, None) if rate is None else (rate.every, rate.burst)
-    tx.execute(_SQL["reset_rate"], (qid, *given, tenant))
+    tx.execute(_SQL["reset_rate" if tenant else "reset_rates"], (qid, *given, *tenant))
 
 
-def wake_tenant(tx: Transaction, qid: int, tenant: str, now: int) -> None:
-    """What one tenant may do has changed."""
-    tx.execute(_SQL["wake_tenant"], (qid, now, tenant))
-    tx.wake_queue(qid)
-
-
-def wake_all(tx: Transaction, qid: int, now: int) -> None:
-    """The rules of the queue have changed."""
-    tx.execute(_SQL["wake_all"], (qid, now))
-    tx.wake_queue(qid)
+def wake(tx: Transaction, qid: int, now: int, *tenant: str) -> None:
+    """What all tenants of the queue, or this one, may do has changed."""
+    tx.execute(_SQL["wake_tenant" if tenant else "wake_all"], (qid, now, *tenant))
+    tx.hint_queue(qid)
 
 
 def condemn(session: Session, limit: int, now: int) -> tuple[list[int], Swept]:

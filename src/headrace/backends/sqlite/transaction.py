@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import apsw
@@ -12,6 +14,9 @@ from headrace.seam.records import JobId
 
 INLINE = 1_024
 """Cells up to this size lie in their job's row."""
+
+BEYOND = b"\xff" * 17
+"""Sorts after every id."""
 
 Stored = bytes | int | None
 """A cell as it lies in a row: absent, small, or the number of a row in ``cells``."""
@@ -94,6 +99,11 @@ class Transaction(Session):
             counts = self._counts[qid] = [0] * 7
         counts[code] += change
 
+    def count_all(self, qids: Iterable[int], code: int, change: int) -> None:
+        """The same for each of these: a queue is named once per job."""
+        for qid, number in Counter(qids).items():
+            self.count(qid, code, change * number)
+
     def pending(self, qid: int, code: int) -> int:
         """By how much the counter of a queue will change."""
         counts = self._counts.get(qid)
@@ -174,19 +184,19 @@ class Transaction(Session):
 
     # -- hints
 
-    def wake_queue(self, qid: int) -> None:
+    def hint_queue(self, qid: int) -> None:
         """A job of this queue may have become claimable."""
         self.hints.setdefault(f"queue:{self.rules(qid).name}", [])
 
-    def wake_holder(self, holder: str) -> None:
+    def hint_holder(self, holder: str) -> None:
         """The holder's next renew brings a cancellation."""
         self.hints.setdefault(f"holder:{holder}", [])
 
-    def wake_planners(self) -> None:
+    def hint_planners(self) -> None:
         """A schedule was saved."""
         self.hints.setdefault("schedules:all", [])
 
-    def wake_inbox(self, inbox: str, job_id: JobId) -> None:
+    def hint_inbox(self, inbox: str, job_id: JobId) -> None:
         """A job that the inbox waits for has ended."""
         self.hints.setdefault(f"inbox:{inbox}", []).append(job_id)
 

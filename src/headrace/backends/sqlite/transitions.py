@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,6 +29,9 @@ EndedRow = tuple[int, int, int, int, int, int, int, int, str, Stored]
 
 ReadyRow = tuple[int, int, int, JobId, int, int, int, int, int, int | None, int]
 """lane, priority, run_at, id, seq, epoch, attempt, lost, size, dies_at, gid."""
+
+ExpiredRow = tuple[int, int, int, JobId, int, int, int, int, int, int, int, str, str, str, str | None]
+"""lane, priority, run_at, id, seq, epoch, attempt, lost, size, gid, qid, queue, task, tenant, key."""
 
 
 def next_epoch(epoch: int, now: int) -> int:
@@ -75,7 +77,7 @@ def release(tx: Transaction, job: Waiting, now: int) -> None:
         (lane, priority, job.run_at, job.id, job.seq, job.epoch, job.attempt, job.lost, job.size, dies, gid),
     )
     tx.count(job.qid, AVAILABLE, 1)
-    tx.wake_queue(job.qid)
+    tx.hint_queue(job.qid)
     if gid:
         groups.call(tx, job.qid, gid, now)
 
@@ -83,9 +85,9 @@ def release(tx: Transaction, job: Waiting, now: int) -> None:
 def release_new(tx: Transaction, rows: Sequence[ReadyRow], qids: Sequence[int]) -> None:
     """New jobs of these queues become AVAILABLE."""
     tx.executemany(_SQL["to_ready"], rows)
-    for qid, number in Counter(qids).items():
-        tx.count(qid, AVAILABLE, number)
-        tx.wake_queue(qid)
+    tx.count_all(qids, AVAILABLE, 1)
+    for qid in set(qids):
+        tx.hint_queue(qid)
 
 
 def park(tx: Transaction, seq: int, qid: int, epoch: int, attempt: int, lost: int, size: int) -> None:
@@ -94,51 +96,34 @@ def park(tx: Transaction, seq: int, qid: int, epoch: int, attempt: int, lost: in
     tx.count(qid, PAUSED, 1)
 
 
-def end(tx: Transaction, code: int, rows: Sequence[EndedRow], seqs: array[int]) -> None:
-    """Jobs that are in no table end in one state, and their waiters get a hint; the caller counts them."""
+def end(tx: Transaction, code: int, rows: Sequence[EndedRow], qids: Sequence[int]) -> None:
+    """Jobs of these queues that are in no table end in one state, and their waiters get a hint."""
     tx.executemany(_SQL["to_ended"], rows)
     tx.fill(code, len(rows), sum([row[7] for row in rows]))
+    tx.count_all(qids, code, 1)
+    seqs = array("q", [row[0] for row in rows])
     if code == FAILED:
         dead_letters.add(tx, seqs)
     tell_waiters(tx, seqs)
 
 
-class Dying(NamedTuple):
-    """An AVAILABLE job that has expired."""
-
-    lane: int
-    priority: int
-    run_at: int
-    id: JobId
-    seq: int
-    epoch: int
-    attempt: int
-    lost: int
-    size: int
-    gid: int
-    qid: int
-    queue: str
-    task: str
-    tenant: str
-    key: str | None
-
-
-def expire(tx: Transaction, rows: Sequence[Dying], now: int) -> list[Reaped]:
+def expire(tx: Transaction, rows: Sequence[ExpiredRow], now: int) -> list[Reaped]:
     """AVAILABLE jobs are cancelled because they have expired."""
     if not rows:
         return []
     tx.executemany(_SQL["from_ready"], [row[:4] for row in rows])
-    ended: list[EndedRow] = [
-        (row.seq, CANCELLED, now, 0, row.epoch, row.attempt, row.lost, row.size, "expired", None) for row in rows
-    ]
-    end(tx, CANCELLED, ended, array("q", [row.seq for row in rows]))
-    for row in rows:
-        tx.count(row.qid, AVAILABLE, -1)
-        tx.count(row.qid, CANCELLED, 1)
-    for row in rows:
-        tenants.drop(tx, row.qid, row.lane, row.tenant, now)
-    groups.leave(tx, [(row.qid, row.gid, row.seq) for row in rows if row.gid], now)
-    return [Reaped(row.id, row.queue, row.task, JobState.CANCELLED, row.lost, "expired", row.key) for row in rows]
+    ended: list[EndedRow] = []
+    answers = []
+    for _, _, _, job_id, seq, epoch, attempt, lost, size, _, _, queue, task, _, key in rows:
+        ended.append((seq, CANCELLED, now, 0, epoch, attempt, lost, size, "expired", None))
+        answers.append(Reaped(job_id, queue, task, JobState.CANCELLED, lost, "expired", key))
+    qids = [row[10] for row in rows]
+    end(tx, CANCELLED, ended, qids)
+    tx.count_all(qids, AVAILABLE, -1)
+    for lane, *_, qid, _, _, tenant, _ in rows:
+        tenants.drop(tx, qid, lane, tenant, now)
+    groups.leave(tx, [(row[10], row[9], row[4]) for row in rows if row[9]], now)
+    return answers
 
 
 def leave_running(tx: Transaction, seqs: array[int]) -> None:
@@ -179,24 +164,24 @@ def reprioritise(tx: Transaction, entry: Entry, priority: int, now: int) -> None
     tx.execute(_SQL["shift"], (_NOWHERE, priority, entry.run_at, entry.id, lane, priority))
     if lane != entry.lane:
         tx.execute(_SQL["set_lane"], (entry.seq, lane))
-    tx.wake_queue(entry.qid)
+    tx.hint_queue(entry.qid)
 
 
 def reschedule(tx: Transaction, entry: Entry, run_at: int, now: int) -> None:
     """An AVAILABLE job is due at another time, which its row says already; the jobs of its group are called again."""
     dies = dies_at(entry.expires_at, run_at)
-    lies_at = 0 if entry.lane < 0 else entry.priority
+    ready_priority = 0 if entry.lane < 0 else entry.priority
     in_line = lane_of(entry.lane) < 0
     lane = entry.lane if in_line else _NOWHERE
-    tx.execute(_SQL["postpone"], (entry.lane, lies_at, entry.run_at, entry.id, lane, run_at, dies))
+    tx.execute(_SQL["postpone"], (entry.lane, ready_priority, entry.run_at, entry.id, lane, run_at, dies))
     if not in_line:
         tenants.drop(tx, entry.qid, entry.lane, entry.tenant, now)
         lane = tenants.put_one(tx, entry.qid, entry.tenant, entry.task, run_at)
         lane, priority = position(lane, entry.priority, run_at, now)
-        tx.execute(_SQL["shift"], (_NOWHERE, lies_at, run_at, entry.id, lane, priority))
+        tx.execute(_SQL["shift"], (_NOWHERE, ready_priority, run_at, entry.id, lane, priority))
         if lane != entry.lane:
             tx.execute(_SQL["set_lane"], (entry.seq, lane))
-    tx.wake_queue(entry.qid)
+    tx.hint_queue(entry.qid)
     if entry.gid:
         groups.call(tx, entry.qid, entry.gid, now)
 
@@ -209,7 +194,7 @@ def tell_waiters(tx: Transaction, seqs: array[int]) -> None:
     if waiting:
         tx.execute(_SQL["drop_waiters"], (apsw.carray(seqs),))
         for inbox, job_id in waiting:
-            tx.wake_inbox(readable(inbox), job_id)
+            tx.hint_inbox(readable(inbox), job_id)
 
 
 def outlive(tx: Transaction, seqs: array[int], now: int) -> None:
@@ -218,8 +203,7 @@ def outlive(tx: Transaction, seqs: array[int], now: int) -> None:
     if held:
         tx.executemany(_INSERT["outlive"], [(seq, job_id, held_until) for seq, _, job_id, held_until in held])
         tx.fill(KEYS, len(held), 0)
-        for qid, number in Counter(qid for _, qid, _, _ in held).items():
-            tx.count(qid, KEYS, number)
+        tx.count_all([qid for _, qid, _, _ in held], KEYS, 1)
 
 
 def forget(tx: Transaction, seqs: array[int]) -> None:

@@ -12,20 +12,21 @@ from typing import Any
 
 from headrace.backends.sqlite import governing
 from headrace.backends.sqlite.delayed import PROMOTED_AT_ONCE, promote
-from headrace.backends.sqlite.lease_writer import LeaseWriter
-from headrace.backends.sqlite.standing import Standing, read_tasks
+from headrace.backends.sqlite.governed_queue import GovernedQueue, read_tasks
+from headrace.backends.sqlite.lease_writer import LeaseWriter, SqliteTaken
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.taken import SqliteTaken
 from headrace.backends.sqlite.tenant_jobs import Lane, TenantJobs, first_of
 from headrace.backends.sqlite.transaction import Transaction
 from headrace.backends.turns import Tenant
-from headrace.seam.policy import TENANT_BATCH, Policy, Rate
+from headrace.seam.policy import FOREVER, TENANT_BATCH, Policy, Rate
 
 _SQL = load("turn")
 _TENANT = load("tenant")
 
 _WOKEN = 50
 """A claim wakes at most this many tenants, or one per job that it has room for; the next claim goes on."""
+_LANES = 1_000
+"""A visit looks at most at this many lanes; more are left to later visits."""
 
 Key = tuple[int, int, str]
 """count, since, name: the order of turns."""
@@ -41,12 +42,12 @@ def wake_passed(tx: Transaction, taken: SqliteTaken) -> None:
 class SqliteTenant(Tenant):
     """A tenant that takes part in a claim."""
 
-    __slots__ = ("done", "jobs", "lanes", "saved", "taken", "tid")
+    __slots__ = ("done", "jobs", "lanes", "saved", "taken", "tasks", "tid")
 
     def __init__(self, row: Any, policy: Policy) -> None:
         (
             self.count, self.since, self.name, self.tid, self.running, full_at, every, burst,
-            cap, own_every, own_burst, paused_until,
+            cap, own_every, own_burst, paused_until, self.tasks,
         ) = row  # fmt: skip
         self.cap = policy.tenant_running if cap is None else cap
         self.rate = policy.tenant_rate if own_every is None else Rate(own_every, own_burst)
@@ -61,6 +62,7 @@ class SqliteTenant(Tenant):
         """Whether it has nothing more to give to this claim."""
         self.taken = 0
         self.lanes: list[Lane] = []
+        """One for each of its ``tasks``; if these are very many, some of them, each time others."""
         self.jobs: TenantJobs | None = None
 
     @property
@@ -82,12 +84,12 @@ class SqliteVisits:
         self._holder = taken.req.holder
         self._taken = taken
         self._now = now
-        standing = Standing.load(tx, qid)
-        if standing.under_way:
+        queue = GovernedQueue.load(tx, qid)
+        if queue.under_way:
             governing.bring_in(tx, qid, now)
-            standing = Standing.load(tx, qid)
-        self._wakes = standing.wake_at is not None and standing.wake_at <= now
-        self.turns = turns = standing.turns
+            queue = GovernedQueue.load(tx, qid)
+        self._wakes = queue.wake_at is not None and queue.wake_at <= now
+        self.turns = turns = queue.turns
         read_tasks(tx, qid, turns)
         turns.begin(now)
         self._before = (turns.round, turns.full_at)
@@ -99,7 +101,7 @@ class SqliteVisits:
         self._all_read = False
         self._visited: dict[int, SqliteTenant] = {}
         self._promotes = PROMOTED_AT_ONCE
-        self._leases = LeaseWriter(tx, qid, standing.queue, taken, now)
+        self._leases = LeaseWriter(tx, qid, queue.queue, taken, now)
 
     # -- the steps of a visit
 
@@ -107,12 +109,12 @@ class SqliteVisits:
         if self._wakes:
             self._tx.execute(_SQL["wake"], (self._qid, self._now, self.turns.round, max(_WOKEN, most)))
         if self.turns.policy.tenant_workers is not None:
-            self._meet(self._tx.rows(_SQL["mine"], (self._qid, self._holder)))
+            self._meet(self._tx.rows(_SQL["mine"], (self._qid, self._holder, None, None, None, _LANES)))
 
     def next_tenant(self, room: int) -> SqliteTenant | None:
         while not self._all_read and (not self._heap or self._heap[0][0] > self._last):
             wanted = min(-(-room // self._batch) + 1, 200)
-            met = self._meet(self._tx.rows(_SQL["awake"], (self._qid, *self._last, wanted)))
+            met = self._meet(self._tx.rows(_SQL["awake"], (self._qid, *self._last, wanted, _LANES)))
             self._all_read = len(met) < wanted
             if met:
                 self._last = max([tenant.key for tenant in met])
@@ -139,11 +141,16 @@ class SqliteVisits:
                 tenant.taken += leased
                 turns.spend(tenant, run.lane.task, leased, self._now)
                 taken += leased
+            self._taken.work()
         return taken
 
     def wakes_at(self, tenant: SqliteTenant) -> int:
         assert tenant.jobs is not None
-        return tenant.jobs.wakes_at(self.turns.closed)
+        wakes_at = tenant.jobs.wakes_at(self.turns.closed)
+        if tenant.tasks > _LANES and wakes_at > self._now:  # not all of its lanes were looked at
+            [first] = self._tx.one(_SQL["first_of_all"], (tenant.tid,))
+            return FOREVER if first is None else max(self._now, first)
+        return wakes_at
 
     def visited(self, tenant: SqliteTenant, again: bool) -> None:
         tenant.done = not again
@@ -155,12 +162,16 @@ class SqliteVisits:
     def _meet(self, rows: Iterable[Any]) -> list[SqliteTenant]:
         """Tenants, a row for each of their lanes, take part."""
         met: dict[int, SqliteTenant] = {}
-        for *row, lane, task, later in rows:
+        for *row, lane, task, next_due in rows:
             tenant = met.get(row[3])
             if tenant is None:
                 tenant = met[row[3]] = SqliteTenant(row, self.turns.policy)
             if lane is not None:
-                tenant.lanes.append(Lane(lane, task, later))
+                tenant.lanes.append(Lane(lane, task, next_due))
+            elif tenant.tasks > _LANES:
+                start = self._now % (tenant.tasks - _LANES + 1)
+                some = self._tx.rows(_SQL["some_lanes"], (tenant.tid, _LANES, start))
+                tenant.lanes = [Lane._make(one) for one in some]
         for tenant in met.values():
             heappush(self._heap, (tenant.key, tenant))
         return list(met.values())
@@ -185,10 +196,10 @@ class SqliteVisits:
     def _promote(self, tenant: SqliteTenant) -> None:
         """Make jobs of the tenant claimable that have become due, a bounded number."""
         for index, lane in enumerate(tenant.lanes):
-            if lane.later is not None and lane.later <= self._now and self._promotes > 0:
-                moved, later = promote(self._tx, lane.number, self._promotes, self._now)
+            if lane.next_due is not None and lane.next_due <= self._now and self._promotes > 0:
+                moved, next_due = promote(self._tx, lane.number, self._promotes, self._now)
                 self._promotes -= moved
-                tenant.lanes[index] = lane._replace(later=later)
+                tenant.lanes[index] = lane._replace(next_due=next_due)
 
     # -- what is written in the end
 

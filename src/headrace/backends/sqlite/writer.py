@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 from collections.abc import Callable
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import apsw
 
-from headrace.backends.sqlite import lock_guard, quarantine
-from headrace.backends.sqlite.connection_thread import Command, ConnectionThread
+from headrace.backends.sqlite import lock_guard, setting_aside
+from headrace.backends.sqlite.connection_thread import Command, ConnectionThread, T
 from headrace.backends.sqlite.disk_space import DiskSpace
 from headrace.backends.sqlite.hints import SqliteHints
 from headrace.backends.sqlite.latch import Latch
-from headrace.backends.sqlite.schema import CHECKPOINT_PAGES, connect, prepare
+from headrace.backends.sqlite.schema import BUSY_TIMEOUT, CHECKPOINT_PAGES, connect, prepare
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.errors import StoreFull, Unavailable
 from headrace.seam.records import JobId
 
 _ROWS_AT_ONCE = 2_000
 """A transaction carries commands until they touch this many rows, because others wait for it."""
+
+_PROMPT = 0.001
+"""Seconds. While transactions take no longer, a caller may as well wait for its own."""
+_SMOOTHING = 0.1
+_GLANCE = 0.0005
+"""Seconds between the looks of a caller that waits for the latch."""
 
 Commands = list[Command[Transaction]]
 Hints = dict[str, list[JobId]]
@@ -43,6 +52,10 @@ class Writer(ConnectionThread[Transaction]):
         self._disk = DiskSpace(os.path.dirname(path))
         self._log_pages = 0
         self._checkpoint_at = CHECKPOINT_PAGES
+        self._turn = threading.Lock()
+        """Held by the thread that uses the connection."""
+        self._pace = math.inf
+        """How long a transaction took lately, in seconds."""
 
     def abandon(self) -> None:
         """This is a forked child: the connection is the parent's, and so is the latch."""
@@ -68,13 +81,91 @@ class Writer(ConnectionThread[Transaction]):
         self._connection.set_wal_hook(self._logged)
 
     def _shut(self) -> None:
-        self._connection.close(True)
-        self._latch.close()
-        lock_guard.leave(self._file)
+        with self._turn:
+            self._connection.close(True)
+            self._latch.close()
+            lock_guard.leave(self._file)
+
+    # -- on the caller's thread
+
+    def begin(self) -> None:
+        """Open the connection for callers that block; there is no thread then."""
+        self._open()
+
+    def end(self) -> None:
+        """Close it."""
+        self._shut()
+
+    def serve_here(self, command: Command[Transaction]) -> bool:
+        """Serve one command on the caller's thread, which saves two changes of threads. False: it is to be submitted,
+        as commits take long, somebody else writes or waits to, or there is more to do than to write."""
+        if self._pace > _PROMPT or not self._wal or self._queue.qsize() or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if self._log_pages >= self._checkpoint_at or self._disk.refusal(self._spare) is not None:
+                return False
+            return self._latch.acquire(wait=False) and self._serve_at_once(command)
+        finally:
+            self._turn.release()
+
+    def _serve_at_once(self, command: Command[Transaction]) -> bool:
+        began = perf_counter()
+        self._connection.set_busy_timeout(0)
+        try:
+            hints = self._run([command])
+        finally:
+            self._connection.set_busy_timeout(BUSY_TIMEOUT)
+            self._latch.release()
+            self._note(perf_counter() - began)
+        if command.error is not None and isinstance(command.error.__cause__, apsw.BusyError):
+            command.error = None
+            return False
+        if self._hints is not None:
+            self._hints.send(hints)
+        return True
+
+    def serve_blocking(self, command: Command[Transaction], deadline: float) -> None:
+        """Serve one command on the caller's thread, however long that takes, but begin before the deadline."""
+        with self._turn:
+            if command.grows and (refusal := self._disk.refusal(self._spare)) is not None:
+                raise refusal
+            while not self._latch.acquire(wait=False):
+                if monotonic() > deadline:
+                    raise self.too_late()
+                sleep(_GLANCE)
+            try:
+                hints = self._run([command])
+            finally:
+                self._latch.release()
+            if self._hints is not None:
+                self._hints.send(hints)
+            if self._log_pages >= self._checkpoint_at and self._latch.acquire(wait=False):
+                self._checkpoint()
+                self._latch.release()
+
+    def look(self, work: Callable[[Session, int], T], at: int | None) -> T:
+        """Read on the caller's thread, from one snapshot of the store."""
+        with self._turn:
+            try:
+                self._connection.execute("BEGIN")
+                return work(self._session, self._now() if at is None else at)
+            except apsw.Error as error:
+                raised = self._translated(error, self._connection)
+                raise raised from raised.__cause__
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    def _note(self, seconds: float) -> None:
+        self._pace = seconds if self._pace == math.inf else self._pace + _SMOOTHING * (seconds - self._pace)
 
     # -- one transaction
 
     def _serve(self, commands: Commands) -> None:
+        with self._turn:
+            self._serve_in_turn(commands)
+
+    def _serve_in_turn(self, commands: Commands) -> None:
         commands = self._without_room(commands)
         if all(command.peek is not None for command in commands):
             commands = self._to_write(commands)
@@ -82,7 +173,9 @@ class Writer(ConnectionThread[Transaction]):
             return
         self._latch.acquire()
         try:
+            began = perf_counter()
             hints = self._run(commands)
+            self._note(perf_counter() - began)
             checkpoint = self._log_pages >= self._checkpoint_at
             if not checkpoint:
                 self._latch.release()
@@ -146,9 +239,9 @@ class Writer(ConnectionThread[Transaction]):
 
     def _set_aside(self, command: Command[Transaction], error: BaseException) -> bool:
         """Whether a command may be tried again, as jobs that could not be read are out of its way now."""
-        if command.grows or not quarantine.suspects(error):
+        if command.grows or not setting_aside.suspects(error):
             return False
-        mending = Command[Transaction](quarantine.set_aside, command.at)
+        mending = Command[Transaction](setting_aside.set_aside, command.at)
         self._transact([mending])
         return bool(mending.result)
 
@@ -162,7 +255,7 @@ class Writer(ConnectionThread[Transaction]):
                 command.result = command.work(tx, self._instant(command))
             tx.flush()
             connection.execute("COMMIT")
-        except Exception as error:
+        except BaseException as error:  # also an interrupt, on a caller's thread
             raised = self._translated(error, connection)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")

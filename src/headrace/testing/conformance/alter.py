@@ -267,6 +267,18 @@ class AlterTests(ConformanceBase):
         assert [r.id for r in (await store.scan(twice, at=T0)).records] == [job_id(2), job_id(1)]
         assert [a.id for a in await store.alter(twice, Cancel(), T0)] == [job_id(2), job_id(1)]
 
+    async def test_hundreds_of_jobs_are_met_once_and_answered_in_order(self, store: Backend) -> None:
+        """However a store cuts such a change."""
+        await self.put(store, *(row(n, key=f"k{n}") for n in range(450)))
+        ids = [job_id(n) for n in reversed(range(450))]
+        assert [a.id for a in await store.alter(Selector(ids=[*ids, *ids]), Pause(), T0)] == ids
+        keys = [JobKey("q", f"k{n}") for n in reversed(range(450))]
+        assert [a.id for a in await store.alter(Selector(keys=keys), Resume(), T0)] == ids
+        first = await store.alter(Selector(queue="q", limit=430), Cancel(), T0)
+        assert [a.id for a in first] == ids[::-1][:430]
+        rest = await store.alter(Selector(queue="q", limit=430, above=first[-1].id), Cancel(), T0)
+        assert [a.id for a in rest] == ids[::-1][430:]
+
     async def test_names_are_narrowed_by_everything_else(self, store: Backend) -> None:
         await self.put(store, row(1), row(2, queue="r"), row(3))
         ids = [job_id(3), job_id(2), job_id(1)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import fields
 
 from headrace.seam.protocol import Backend, PolicyStore
-from headrace.seam.records import Claim, Inserted, InsertStatus, JobId, Leased, Record, Row, Settlement
+from headrace.seam.records import Carried, Claim, Inserted, InsertStatus, JobId, Leased, Record, Row, Settlement
 from headrace.types import JobState
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,7 +23,10 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 LEASE = 30 * SECOND
 
-CAPABILITIES = ("durable", "hints", "policies", "store_depth", "ticks", "finish_and_claim")
+CAPABILITIES = (
+    "durable", "hints", "policies", "store_depth", "ticks", "references", "documents", "archive", "tracks",
+    "tables", "finish_and_claim", "events", "journal", "parts", "usage", "reserve", "transfers", "strict_order",
+)  # fmt: skip
 
 HOSTILE = (
     "a:b", "a/b", "../../etc", "..", ".", " ", "a b", "{x}", "*", "?", "[a]", "%s", "'; DROP TABLE jobs; --", '"q"',
@@ -40,6 +44,12 @@ def needs(*capabilities: str) -> Callable[[F], F]:
         return test
 
     return mark
+
+
+OPTIONS: dict[str, Any] = {
+    field.name: f"ü{n}" if str in get_args(field.type) else n for n, field in enumerate(fields(Carried), start=7)
+}
+"""A value for each option that stores carry."""
 
 
 def job_id(number: int) -> JobId:

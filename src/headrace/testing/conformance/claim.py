@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
 from msgspec.structs import replace
 
 from headrace.seam.policy import Policy, QueuePause
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Claim, Leased, Pause, Reap, Reaped, Reschedule, Resume, Selector
+from headrace.seam.records import CARRIED, Claim, Leased, Pause, Reap, Reaped, Reschedule, Resume, Selector, carried
 from headrace.testing.conformance.base import (
     LEASE,
     MINUTE,
+    OPTIONS,
     SECOND,
     T0,
     ConformanceBase,
@@ -40,14 +42,25 @@ class ClaimTests(ConformanceBase):
 
     async def test_a_leased_job_carries_every_field(self, store: Backend) -> None:
         given = row(
-            1, tenant="acme", key="k", priority=2, max_attempts=3, timeout=4, result_ttl=5, headers=b"h",
-            cells={"parameters": b"p", "blob": b"b"},
+            1, tenant="acme", key="k", priority=2, headers=b"h", cells={"parameters": b"p", "blob": b"b"}, **OPTIONS
         )  # fmt: skip
         await self.put(store, given)
         job = await self.take_one(store, at=T0 + 7)
         assert (job.queue, job.task, job.tenant, job.key, job.priority) == ("q", "t", "acme", "k", 2)
-        assert (job.max_attempts, job.timeout, job.result_ttl, job.headers) == (3, 4, 5, b"h")
+        assert (carried(job), job.headers) == (tuple(OPTIONS.values()), b"h")
         assert (job.run_at, job.enqueued_at, job.cells, job.error) == (T0, T0, given.cells, None)
+
+    @pytest.mark.parametrize("group", [None, "g"])
+    async def test_each_option_is_carried_alone(self, store: Backend, group: str | None) -> None:
+        rows = [row(n, group=group and f"{group}{n}", **{name: OPTIONS[name]}) for n, name in enumerate(CARRIED)]
+        await self.put(store, *rows)
+        assert [(job.group, carried(job)) for job in await self.take(store)] == [(r.group, carried(r)) for r in rows]
+
+    @needs("policies")
+    async def test_options_are_carried_in_a_governed_queue_too(self, store: Backend) -> None:
+        assert await self.policies(store).save(Policy(queue="q", tenant_batch=10), T0)
+        await self.put(store, row(1, tenant="acme", **OPTIONS))
+        assert carried(await self.take_one(store)) == tuple(OPTIONS.values())
 
     async def test_order_is_priority_then_run_at_then_id(self, store: Backend) -> None:
         spec = [
@@ -57,6 +70,7 @@ class ClaimTests(ConformanceBase):
         expected = [job_id(n) for n, _, _ in sorted(spec, key=lambda s: (s[1], s[2], s[0]))]
         assert [j.id for j in await self.take(store, at=T0 + 60)] == expected
 
+    @needs("strict_order")
     async def test_order_holds_across_queues_and_calls(self, store: Backend) -> None:
         spec = [(n, "abc"[n % 3], (n * 7) % 4, (n * 5) % 6) for n in range(30)]
         await self.put(store, *(row(n, queue=q, priority=p, delay=d) for n, q, p, d in spec))
@@ -114,12 +128,14 @@ class ClaimTests(ConformanceBase):
         await self.put(store, *(row(n, priority=-9, delay=SECOND) for n in range(50)), row(99))
         assert [j.id for j in await self.take(store, 10)] == [job_id(99)]
 
+    @needs("strict_order")
     async def test_order_holds_over_many_priorities_in_one_claim(self, store: Backend) -> None:
         await self.put(store, *(row(n, priority=(n * 7_919) % 2_003 - 1_000, delay=n % 3) for n in range(900)))
         spec = sorted(((n * 7_919) % 2_003 - 1_000, n % 3, n) for n in range(900))
         jobs = await self.take(store, 500, at=T0 + 5) + await self.take(store, 500, at=T0 + 5)
         assert [job.id for job in jobs] == [job_id(n) for _, _, n in spec]
 
+    @needs("strict_order")
     async def test_what_is_not_due_hides_nothing_whatever_its_priority(self, store: Backend) -> None:
         """Also what was put back with a delay, rescheduled, or paused and resumed before it is due."""
         later = range(100, 400)
@@ -137,6 +153,7 @@ class ClaimTests(ConformanceBase):
         due = await store.claim(Claim("w1", ("q",), 1_000, LEASE), T0 + MINUTE + 1_000)
         assert [number(job) for job in due.jobs] == [*later, 1, 2]
 
+    @needs("strict_order")
     async def test_when_a_great_many_become_due_at_once_none_is_left(self, store: Backend) -> None:
         """However many jobs a claim promotes, it says that there is more."""
         for start in range(0, 3_000, 1_000):
@@ -182,6 +199,41 @@ class ClaimTests(ConformanceBase):
         assert found == [*range(20)] or any(claimed.next_in == 0 for claimed in answers)
 
     @needs("policies")
+    async def test_claims_from_very_many_queues_bring_all_in_the_end(self, store: Backend) -> None:
+        """A claim may stop before it has looked everywhere, and then says so."""
+        queues = tuple(f"q{n}" for n in range(2_100))
+        await self.put(store, *(row(n, queue=f"q{n}") for n in (*range(30), 1_000, 2_099)), row(3_000, queue="q5"))
+        found: list[int] = []
+        for turn in range(20):
+            claimed = await store.claim(Claim("w1", queues[turn:] + queues[:turn], 10, LEASE), T0)
+            found += [number(job) for job in claimed.jobs]
+            if len(claimed.jobs) < 10 and claimed.next_in is None:
+                break
+            assert claimed.jobs or claimed.next_in == 0
+        assert sorted(found) == [*range(30), 1_000, 2_099, 3_000]
+
+    @needs("policies")
+    async def test_claims_from_very_many_tenants_and_governed_queues_bring_all_in_the_end(self, store: Backend) -> None:
+        queues = tuple(f"q{n}" for n in range(40))
+        assert store.policies is not None
+        for queue in queues:
+            assert await store.policies.save(Policy(queue=queue, tenant_batch=1), T0)
+        rows = [row(n, tenant=f"t{n}", queue="q0") for n in range(600)]
+        rows += [row(1_000 + n, queue=queue) for n, queue in enumerate(queues)]
+        for start in range(0, len(rows), 100):
+            await self.put(store, *rows[start : start + 100])
+        found: list[int] = []
+        at = T0
+        for turn in range(60):
+            turned = queues[turn % 40 :] + queues[: turn % 40]
+            claimed = await store.claim(Claim("w1", turned, 1_000, LEASE), at)
+            found += [number(job) for job in claimed.jobs]
+            if claimed.next_in is None:
+                break
+            at += 1 + claimed.next_in
+        assert at < T0 + SECOND
+        assert sorted(found) == [*range(600), *range(1_000, 1_040)]
+
     async def test_paused_jobs_and_queues_are_passed_over(self, store: Backend) -> None:
         await self.put(store, row(1), row(2), row(3, queue="r"))
         await store.alter(Selector(ids=[job_id(1)]), Pause(), T0)
@@ -222,6 +274,22 @@ class ClaimTests(ConformanceBase):
         claimed = await store.claim(Claim("w1", ("q",), 10, LEASE, frozenset({"parameters"})), T0)
         assert [j.cells for j in claimed.jobs] == [{"parameters": b"p"}, {}]
         assert (await self.get(store, 1, "vm_state")).cells == {"vm_state": b"v"}
+
+    async def test_a_section_that_is_not_wanted_is_not_one_that_is_absent(self, store: Backend) -> None:
+        await self.put(store, row(1, cells={"parameters": b"p", "vm_state": b"", "blob": b"b"}), row(2, cells={}))
+        await self.put(store, row(3, cells={"vm_state": b"v", "metadata": b"m"}, headers=b"h"))
+        [first, none, third] = await self.take(store)
+        assert [list(j.left) for j in (first, none, third)] == [[], [], []]
+        changed: dict[str, bytes | None] = {"vm_state": b"w", "metadata": None, "blob": b"c"}
+        await store.finish([settle(third, JobState.AVAILABLE, cells=changed)], T0)
+        await store.finish([settle(job, JobState.AVAILABLE) for job in (first, none)], T0)
+        claimed = await store.claim(Claim("w1", ("q",), 10, LEASE, frozenset({"parameters", "metadata"})), T0)
+        found = {job.id: (job.cells, sorted(job.left), job.headers) for job in claimed.jobs}
+        assert found[job_id(1)] == ({"parameters": b"p"}, ["blob", "vm_state"], None)
+        assert found[job_id(2)] == ({}, [], None)
+        assert found[job_id(3)] == ({}, ["blob", "vm_state"], b"h")
+        assert (await self.get(store, 3, "vm_state")).cells == {"vm_state": b"w"}
+        assert (await self.get(store, 3, "blob", "metadata")).cells == {"blob": b"c"}
 
     async def test_an_expired_job_is_never_started(self, store: Backend) -> None:
         await self.put(store, row(1, expires=10, key="k"), row(2, expires=11), row(3))

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Cancel, Claim, JobKey, Reap, Resume, Selector, Settlement
-from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 
 A, C, F = JobState.AVAILABLE, JobState.COMPLETED, JobState.FAILED
@@ -70,6 +70,7 @@ class FinishTests(ConformanceBase):
         await store.finish([settle(first, A)], T0 + 1)
         assert [j.id for j in await self.take(store, at=T0 + 1)] == [job_id(2), job_id(1)]
 
+    @needs("strict_order")
     async def test_available_with_delay_none_keeps_its_place(self, store: Backend) -> None:
         await self.put(store, row(1), row(2))
         first = await self.take_one(store)
@@ -250,7 +251,38 @@ class FinishTests(ConformanceBase):
         await self.put(store, row(1))
         job = await self.take_one(store)
         await store.finish([settle(job, spawn=[row(2, delay=5), row(3, queue="other", key="k")])], T0)
-        assert [j.id for j in await self.take(store, queues=("q", "other"), at=T0 + 5)] == [job_id(3), job_id(2)]
+        assert {j.id for j in await self.take(store, queues=("q", "other"), at=T0 + 5)} == {job_id(3), job_id(2)}
+
+    @pytest.mark.parametrize(
+        ("number", "names", "problem"),
+        [(501, {}, "500 jobs"), (101, {"queue": "q"}, "100 queues"), (101, {"group": "g"}, "100 groups")],
+        ids=["rows", "queues", "groups"],
+    )
+    async def test_a_settlement_that_spawns_too_much_is_refused(
+        self, store: Backend, number: int, names: dict[str, str], problem: str
+    ) -> None:
+        """They would be one step, and hold up everybody else."""
+        await self.put(store, row(1), row(2))
+        one, two = await self.take(store)
+        rows = [row(10 + n, **{name: f"{value}{n}" for name, value in names.items()}) for n in range(number)]
+        batch = [settle(one), settle(two, spawn=rows)]
+        with pytest.raises(ValueError, match=problem):
+            await store.finish(batch, T0)
+        assert [await self.state(store, n) for n in (1, 2)] == [JobState.RUNNING, JobState.RUNNING]
+        most = rows[: number - 1]
+        assert await store.finish([settle(one), settle(two, spawn=most)], T0) == [C, C]
+        assert None not in await store.fetch([one.id for one in most], at=T0)
+
+    async def test_hundreds_of_settlements_that_are_not_plain_are_answered_in_order(self, store: Backend) -> None:
+        """However a store cuts such a batch."""
+        await self.put(store, *(row(n) for n in range(300)))
+        jobs = await self.take(store, 300)
+        batch = [settle(job, A, delay=HOUR, failed_attempt=True, spawn=[row(1_000 + n)]) for n, job in enumerate(jobs)]
+        batch[100:100] = [Settlement(jobs[0].id, 1, "w1", A)]
+        states: list[JobState | None] = [A] * 300
+        states[100:100] = [None]
+        assert await store.finish(batch, T0) == states
+        assert len(await self.take(store, 1_000)) == 300
 
     async def test_a_spawned_duplicate_is_no_error(self, store: Backend) -> None:
         await self.put(store, row(1), row(2, key="k", delay=HOUR), row(3, delay=HOUR))

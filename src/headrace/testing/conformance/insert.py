@@ -8,7 +8,7 @@ import pytest
 
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Cancel, InsertStatus, Record, Row, Selector
-from headrace.testing.conformance.base import HOSTILE, HOUR, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.testing.conformance.base import HOSTILE, HOUR, OPTIONS, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
 NEW, SAME, DUPLICATE, DONE = InsertStatus.NEW, InsertStatus.SAME, InsertStatus.DUPLICATE, InsertStatus.DONE
@@ -29,10 +29,8 @@ class InsertTests(ConformanceBase):
             priority=-3,
             delay=5 * SECOND,
             expires=HOUR,
-            max_attempts=7,
-            timeout=9 * SECOND,
-            result_ttl=11 * SECOND,
             headers=b"\x81\xa1a\xa1b",
+            **OPTIONS,
         )
         await self.put(store, full)
         record = await self.get(store, 1, "parameters", "vm_state", "metadata", "blob")
@@ -47,11 +45,9 @@ class InsertTests(ConformanceBase):
             run_at=T0 + 5 * SECOND,
             enqueued_at=T0,
             expires_at=T0 + HOUR,
-            max_attempts=7,
-            timeout=9 * SECOND,
-            result_ttl=11 * SECOND,
             headers=b"\x81\xa1a\xa1b",
             cells=full.cells,
+            **OPTIONS,
         )
 
     async def test_run_at_overrides_delay_and_may_be_past(self, store: Backend) -> None:
@@ -184,6 +180,15 @@ class InsertTests(ConformanceBase):
                 await sibling.close()
         assert sum(a.status is NEW for a in answers) == 10
         assert len(await self.take(store)) == 10
+
+    async def test_rows_of_hundreds_of_queues_groups_and_keys_are_answered_in_order(self, store: Backend) -> None:
+        """However a store cuts such a batch."""
+        rows = [row(n, queue=f"q{n}", group=f"g{n}", key=f"k{n % 300}") for n in range(300)]
+        again = [row(1_000 + n, queue=f"q{n}", key=f"k{n}") for n in range(300)]
+        assert [a.status for a in await store.insert(rows, T0)] == [NEW] * 300
+        answers = await store.insert([*again, *rows], T0)
+        assert [a.status for a in answers] == [DUPLICATE] * 300 + [SAME] * 300
+        assert [a.id for a in answers] == [one.id for one in rows] * 2
 
     async def test_a_thousand_rows_in_one_call(self, store: Backend) -> None:
         rows = [row(n, key=f"k{n}" if n % 2 else None) for n in range(1_000)]

@@ -22,6 +22,14 @@ class LifecycleTests(ConformanceBase):
     async def test_the_capabilities_named_are_the_capabilities_there(self, store: Backend) -> None:
         assert ("hints" in self.capabilities) == (store.hints is not None)
         assert ("finish_and_claim" in self.capabilities) == (store.finish_and_claim is not None)
+        assert ("references" in self.capabilities) == (store.references is not None)
+        assert ("documents" in self.capabilities) == (store.documents is not None)
+        assert ("archive" in self.capabilities) == (store.archive is not None)
+        assert ("tables" in self.capabilities) == (store.tables is not None)
+        assert ("usage" in self.capabilities) == (store.usage is not None)
+        assert ("reserve" in self.capabilities) == (store.reserve is not None)
+        assert ("tracks" in self.capabilities) == (store.tracks is not None)
+        assert ("transfers" in self.capabilities) == (store.transfers is not None)
         assert store.limits.durable
         assert store.limits.max_batch >= 1_000
 

@@ -208,6 +208,43 @@ class LimitTests(GovernedBase):
         assert await self.got(store) == [0, 2, 4]
 
     @needs("policies")
+    async def test_a_task_that_is_resumed_has_kept_its_place(self, store: Backend) -> None:
+        """Jobs that were passed over come first again, together with those that came meanwhile."""
+        await self.put(store, *(row(n, task="tu"[n % 2]) for n in range(6)))
+        await self.policies(store).pause(QueuePause("q", task="u"), T0)
+        assert await self.got(store, 2) == [0, 2]
+        await self.put(store, row(6, task="u"), row(7, priority=-1, task="u"))
+        assert await self.got(store, 1) == [4]
+        assert await self.got(store, 1) == []
+        await self.policies(store).pause(QueuePause("q", task="u", paused=False), T0)
+        assert await self.got(store) == [7, 1, 3, 5, 6]
+
+    @needs("policies")
+    async def test_delayed_jobs_of_a_paused_task_wake_nobody(self, store: Backend) -> None:
+        await self.put(store, row(1, task="u", delay=SECOND), row(2, task="u", delay=3 * SECOND))
+        await self.put(store, row(3, delay=5 * SECOND))
+        await self.policies(store).pause(QueuePause("q", task="u", lasts=2 * SECOND), T0)
+        claimed = await self.claim(store)
+        assert (claimed.jobs, claimed.next_in) == ([], 2 * SECOND)
+        assert await self.got(store, at=T0 + 2 * SECOND) == [1]
+        assert await self.got(store, at=T0 + 6 * SECOND) == [2, 3]
+
+    @needs("policies")
+    async def test_many_jobs_of_a_paused_task_hold_up_nobody(self, store: Backend) -> None:
+        """However many lie before: what may run is found, if not by the first claim, then by one of the next."""
+        await self.put(store, *(row(n, task="u") for n in range(1_000)))
+        await self.put(store, *(row(n, task="u") for n in range(1_000, 2_000)))
+        await self.put(store, row(2_000), row(2_001, task="u"), row(2_002))
+        await self.policies(store).pause(QueuePause("q", task="u"), T0)
+        found = []
+        for _ in range(10):
+            claimed = await self.claim(store, 10)
+            found += [number(job) for job in claimed.jobs]
+            if claimed.next_in != 0:
+                break
+        assert (found, claimed.next_in) == ([2_000, 2_002], None)
+
+    @needs("policies")
     async def test_a_paused_task_holds_up_nobody(self, store: Backend) -> None:
         await self.put(store, *(row(n, task="tu"[n % 2], tenant=f"t{n % 3}") for n in range(6)))
         await self.policies(store).pause(QueuePause("q", task="u"), T0)
@@ -265,7 +302,7 @@ class LimitTests(GovernedBase):
         await self.end(store, 0, 20, at=T0 + SECOND)
         assert sorted(await self.got(store, at=T0 + SECOND)) == [1, 21]
 
-    @needs("policies")
+    @needs("policies", "strict_order")
     async def test_several_queues_share_a_claim(self, store: Backend) -> None:
         await self.govern(store, "q")
         await self.govern(store, "r", running=1)

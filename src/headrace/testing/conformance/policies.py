@@ -14,11 +14,11 @@ from headrace.seam.records import (
     Beat,
     Cancel,
     Pause,
-    Place,
     Reap,
     Requeue,
     Selector,
     SweepClause,
+    SweepTarget,
     Swept,
 )
 from headrace.testing.conformance.base import (
@@ -168,7 +168,7 @@ class PolicyTests(GovernedBase):
     @needs("policies")
     async def test_who_has_no_jobs_is_forgotten_by_a_sweep(self, store: Backend) -> None:
         await self.ahead(store, "a")
-        clause = SweepClause(place=Place.TENANTS)
+        clause = SweepClause(target=SweepTarget.TENANTS)
         assert await store.sweep(replace(clause, dry_run=True), T0) == Swept(1, 0, 0, False)
         assert await store.sweep(clause, T0) == Swept(1, 0, 0, False)
         assert await store.sweep(clause, T0) == Swept(0, 0, 0, False)
@@ -182,7 +182,7 @@ class PolicyTests(GovernedBase):
         await self.put(store, *(row(n, tenant="a") for n in range(4)), row(4, tenant="c"), row(5, tenant="c"))
         assert await self.got(store, 3) == [0, 1, 4]
         await self.end(store, 0, 1)
-        assert (await store.sweep(SweepClause(place=Place.TENANTS), T0)).removed == 0
+        assert (await store.sweep(SweepClause(target=SweepTarget.TENANTS), T0)).removed == 0
         await self.put(store, row(10, tenant="b"))
         assert await self.got(store) == [10, 5, 2, 3]
 
@@ -193,7 +193,7 @@ class PolicyTests(GovernedBase):
         await self.end(store, *await self.got(store))
         gone, more = 0, True
         while more:
-            swept = await store.sweep(SweepClause(place=Place.TENANTS, limit=3), T0)
+            swept = await store.sweep(SweepClause(target=SweepTarget.TENANTS, limit=3), T0)
             assert swept.removed <= 3
             gone, more = gone + swept.removed, swept.more
         assert gone > 0
@@ -204,7 +204,7 @@ class PolicyTests(GovernedBase):
         await self.govern(store, tenant_rate=Rate(MINUTE))
         await self.put(store, row(0, tenant="a"))
         await self.end(store, *await self.got(store))
-        clause = SweepClause(place=Place.TENANTS)
+        clause = SweepClause(target=SweepTarget.TENANTS)
         assert (await store.sweep(clause, T0 + MINUTE - 1)).removed == 0
         await self.put(store, row(1, tenant="a"), at=T0 + MINUTE - 1)
         assert (await self.claim(store, at=T0 + MINUTE - 1)).next_in == 1
@@ -217,7 +217,7 @@ class PolicyTests(GovernedBase):
         await self.ahead(store, "a")
         limit = TenantLimit("q", "a", 3)
         await self.policies(store).limit(limit, T0)
-        assert (await store.sweep(SweepClause(place=Place.TENANTS), T0)).removed == 1
+        assert (await store.sweep(SweepClause(target=SweepTarget.TENANTS), T0)).removed == 1
         assert await self.policies(store).tenants("q", at=T0) == [TenantState("q", "a", limit=limit)]
         await self.put(store, row(10, tenant="a"), row(11, tenant="b"))
         assert await self.got(store, 1) == [10]

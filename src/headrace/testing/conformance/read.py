@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Beat, JobId, JobKey, Pause, Place, Selector
+from headrace.seam.records import Beat, JobId, JobKey, Pause, Selector, SweepTarget
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 
@@ -36,6 +36,40 @@ class ReadTests(ConformanceBase):
         assert (bare.cells, bare.result, bare.error) == ({}, None, None)
         some = await self.get(store, 1, "blob", "error")
         assert (some.cells, some.result, some.error) == ({"blob": b"b"}, None, b"e")
+
+    async def test_a_record_says_since_when_its_job_runs(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        assert (await self.get(store, 1)).started_at is None
+        job = await self.take_one(store, at=T0 + SECOND)
+        beat = Beat("w1", "one", ("q",), LEASE, [(job.id, job.epoch)])
+        await store.renew(beat, T0 + 2 * SECOND)
+        running = await self.get(store, 1, at=T0 + 2 * SECOND)
+        assert (running.started_at, running.worker) == (T0 + SECOND, "one")
+        await store.finish([settle(job, JobState.AVAILABLE)], T0 + 3 * SECOND)
+        assert (await self.get(store, 1)).started_at is None
+        await self.take_one(store, at=T0 + 4 * SECOND)
+        assert (await self.get(store, 1)).started_at == T0 + 4 * SECOND
+
+    async def test_a_record_counts_changes_of_state(self, store: Backend) -> None:
+        await self.put(store, row(1))
+
+        async def known(number: int) -> tuple[int, int]:
+            record = await self.get(store, number, at=T0 + HOUR)
+            return record.transitions, record.last_transition
+
+        assert await known(1) == (0, T0)
+        for failed in range(3):
+            start = T0 + 10 * failed
+            [job] = await self.take(store, 1, at=start)
+            assert await known(1) == (2 * failed + 1, start)
+            await store.finish([settle(job, JobState.AVAILABLE, failed_attempt=True)], start + 1)
+            assert await known(1) == (2 * failed + 2, start)
+        await self.put(store, row(2), row(3))
+        first, second, third = await self.take(store, 3, at=T0 + 100)
+        assert {first.id, second.id, third.id} == {job_id(1), job_id(2), job_id(3)}
+        ends = {job_id(1): JobState.COMPLETED, job_id(2): JobState.FAILED, job_id(3): JobState.CANCELLED}
+        await store.finish([settle(job, ends[job.id]) for job in (first, second, third)], T0 + 200)
+        assert [await known(number) for number in (1, 2, 3)] == [(8, T0 + 200), (2, T0 + 200), (1, T0 + 200)]
 
     async def test_scan_walks_all_jobs_newest_first_in_pages(self, store: Backend) -> None:
         await self.put(store, *(row(n) for n in range(25)))
@@ -102,7 +136,7 @@ class ReadTests(ConformanceBase):
         assert (q.completed, q.cancelled, q.failed, q.paused) == (2, 1, 1, False)
         assert q.oldest_due_age == 2 * SECOND
         assert (b.available, b.scheduled, b.oldest_due_age) == (2, 1, 2 * SECOND)
-        places = {p.place: p for p in stats.places if p.place not in (Place.KEYS, Place.TICKS)}
+        places = {p.target: p for p in stats.kept if p.target not in (SweepTarget.KEYS, SweepTarget.TICKS)}
         assert {name: place.count for name, place in places.items()} == {"completed": 2, "cancelled": 1, "failed": 1}
         assert all(place.bytes > 0 for place in places.values())
 
@@ -120,11 +154,11 @@ class ReadTests(ConformanceBase):
             assert [worker.worker for worker in found.workers] == [
                 worker.worker for worker in everything.workers if set(worker.queues) & set(names)
             ]
-            assert (found.places, found.store_bytes) == ([], 0)
+            assert (found.kept, found.store_bytes) == ([], 0)
 
     async def test_stats_of_a_drained_queue_go_back_to_nothing(self, store: Backend) -> None:
         await self.put(store, row(1))
         await store.finish([settle(await self.take_one(store), keep=False)], T0)
         stats = await store.stats(T0)
         assert stats.queues == []
-        assert {(p.count, p.bytes) for p in stats.places} == {(0, 0)}
+        assert {(p.count, p.bytes) for p in stats.kept} == {(0, 0)}

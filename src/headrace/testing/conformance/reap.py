@@ -37,6 +37,12 @@ class ReapTests(ConformanceBase):
         again = await self.take_one(store, at=END)
         assert (again.epoch, again.attempt, again.lost) == (END, 1, 1)
 
+    async def test_hundreds_of_leases_are_taken_back_by_one_call(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(450)))
+        assert len(await self.take(store, 450)) == 450
+        assert len(await store.reap(Reap(limit=430), END)) == 430
+        assert len(await store.reap(Reap(limit=430), END)) == 20
+
     async def test_a_holder_that_does_not_beat_takes_nothing_back(self, store: Backend) -> None:
         await self.put(store, row(1), row(2, expires=SECOND, delay=2 * SECOND))
         await self.take_one(store)

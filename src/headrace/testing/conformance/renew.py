@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Beat, Cancel, Reap, Selector
+from headrace.seam.records import PROGRESS, Beat, Cancel, Reap, Selector
 from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 
@@ -51,6 +51,47 @@ class RenewTests(ConformanceBase):
         renewed = await store.renew(beat((old.id, old.epoch), (new.id, new.epoch)), T0 + SECOND)
         assert list(renewed.lost) == [(old.id, old.epoch)]
         assert (await self.get(store, 1)).lease_until == T0 + SECOND + LEASE
+
+    async def test_progress_is_kept_with_the_lease(self, store: Backend) -> None:
+        """It is replaced by what comes later, and goes with the lease."""
+        await self.put(store, row(1), row(2))
+        one, two = await self.take(store)
+        leases = (one.id, one.epoch), (two.id, two.epoch)
+        await store.renew(beat(*leases, progress={one.id: b"\x00a", two.id: b"b"}), T0)
+        await store.renew(beat(*leases, progress={two.id: b"c" * PROGRESS}), T0)
+        await store.renew(beat(*leases), T0 + SECOND)
+        records = [await self.get(store, n) for n in (1, 2)]
+        assert [record.progress for record in records] == [b"\x00a", b"c" * PROGRESS]
+        page = await store.scan(Selector(states=frozenset({JobState.RUNNING})), at=T0 + SECOND)
+        assert [record.progress for record in page.records] == [b"c" * PROGRESS, b"\x00a"]
+        await store.finish([settle(one), settle(two, JobState.AVAILABLE)], T0 + SECOND)
+        assert [(await self.get(store, n)).progress for n in (1, 2)] == [None, None]
+        again = await self.take_one(store, at=T0 + SECOND)
+        assert (again.id, (await self.get(store, 2)).progress) == (two.id, None)
+
+    async def test_progress_of_a_lost_lease_is_not_kept(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        old = await self.take_one(store)
+        await store.renew(beat((old.id, old.epoch), progress={old.id: b"old"}), T0)
+        await store.reap(Reap(), T0 + LEASE)
+        assert (await self.get(store, 1)).progress is None
+        new = await self.take_one(store, holder="w2", at=T0 + LEASE)
+        await store.renew(beat((old.id, old.epoch), progress={old.id: b"late"}), T0 + LEASE)
+        await store.renew(beat((new.id, new.epoch), progress={new.id: b"other"}), T0 + LEASE)
+        assert (await self.get(store, 1)).progress is None
+        mine = beat((old.id, old.epoch), (new.id, new.epoch), holder="w2", progress={new.id: b"new"})
+        assert list((await store.renew(mine, T0 + LEASE)).lost) == [(old.id, old.epoch)]
+        assert (await self.get(store, 1)).progress == b"new"
+
+    async def test_progress_of_a_job_that_is_cancelled_while_it_runs(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        job = await self.take_one(store)
+        await store.renew(beat((job.id, job.epoch), progress={job.id: b"half"}), T0)
+        await store.alter(Selector(ids=[job.id]), Cancel(), T0)
+        assert (await self.get(store, 1)).progress == b"half"
+        await store.reap(Reap(), T0 + LEASE)
+        record = await self.get(store, 1)
+        assert (record.state, record.progress) == (JobState.CANCELLED, None)
 
     async def test_an_expired_lease_that_nobody_reaped_is_renewed(self, store: Backend) -> None:
         await self.put(store, row(1))

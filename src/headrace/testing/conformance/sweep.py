@@ -12,11 +12,11 @@ from headrace.seam.records import (
     InsertStatus,
     JobKey,
     Move,
-    Place,
     Reap,
     Requeue,
     Selector,
     SweepClause,
+    SweepTarget,
     Swept,
 )
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
@@ -40,7 +40,7 @@ class SweepTests(ConformanceBase):
     @pytest.mark.parametrize("state", ENDED)
     async def test_age(self, store: Backend, state: JobState) -> None:
         await self._ended(store, 5, state)
-        clause = SweepClause(place=Place(state.value), older_than=HOUR)
+        clause = SweepClause(target=SweepTarget(state.value), older_than=HOUR)
         assert (await store.sweep(clause, T0 + HOUR - 1)).removed == 0
         swept = await store.sweep(clause, T0 + HOUR + 2 * SECOND)
         assert (swept.removed, swept.kept, swept.more) == (3, 2, False)
@@ -51,41 +51,41 @@ class SweepTests(ConformanceBase):
     @pytest.mark.parametrize("state", ENDED)
     async def test_count(self, store: Backend, state: JobState) -> None:
         await self._ended(store, 5, state, ttl=HOUR)
-        swept = await store.sweep(SweepClause(place=Place(state.value), max_count=2), T0 + 9 * SECOND)
+        swept = await store.sweep(SweepClause(target=SweepTarget(state.value), max_count=2), T0 + 9 * SECOND)
         assert (swept.removed, swept.kept) == (3, 2)
         assert await self._left(store, 5, T0 + 9 * SECOND) == [3, 4]
-        places = {p.place: p.count for p in (await store.stats(T0)).places}
+        places = {p.target: p.count for p in (await store.stats(T0)).kept}
         assert places[state.value] == 2
 
     @pytest.mark.parametrize("state", ENDED)
     async def test_bytes(self, store: Backend, state: JobState) -> None:
         await self._ended(store, 5, state, blob=b"x" * 10_000)
-        swept = await store.sweep(SweepClause(place=Place(state.value), max_bytes=25_000), T0 + 9 * SECOND)
+        swept = await store.sweep(SweepClause(target=SweepTarget(state.value), max_bytes=25_000), T0 + 9 * SECOND)
         assert (swept.removed, swept.kept) == (3, 2)
         assert swept.bytes >= 30_000
         assert await self._left(store, 5, T0 + 9 * SECOND) == [3, 4]
-        assert next(p.bytes for p in (await store.stats(T0)).places if p.place == state.value) <= 25_000
+        assert next(p.bytes for p in (await store.stats(T0)).kept if p.target == state.value) <= 25_000
 
     async def test_a_held_result_outlives_the_age_bound(self, store: Backend) -> None:
         await self._ended(store, 3, JobState.COMPLETED, ttl=2 * HOUR)
-        clause = SweepClause(place=Place.COMPLETED, older_than=HOUR)
+        clause = SweepClause(target=SweepTarget.COMPLETED, older_than=HOUR)
         assert (await store.sweep(clause, T0 + HOUR + 9 * SECOND)).removed == 0
         assert (await store.sweep(clause, T0 + 2 * HOUR + 9 * SECOND)).removed == 3
 
     async def test_bounded_steps(self, store: Backend) -> None:
         await self._ended(store, 25, JobState.FAILED)
-        clause = SweepClause(place=Place.FAILED, older_than=0, limit=10)
+        clause = SweepClause(target=SweepTarget.FAILED, older_than=0, limit=10)
         steps = [await store.sweep(clause, T0 + HOUR) for _ in range(4)]
         assert [(s.removed, s.more) for s in steps] == [(10, True), (10, True), (5, False), (0, False)]
 
     @pytest.mark.parametrize(
         "clause",
         [
-            SweepClause(place=Place.COMPLETED, older_than=HOUR, dry_run=True),
-            SweepClause(place=Place.COMPLETED, max_count=3, dry_run=True),
-            SweepClause(place=Place.COMPLETED, max_bytes=1_000, dry_run=True),
-            SweepClause(place=Place.COMPLETED, older_than=0, limit=2, dry_run=True),
-            SweepClause(place=Place.RESULTS, dry_run=True),
+            SweepClause(target=SweepTarget.COMPLETED, older_than=HOUR, dry_run=True),
+            SweepClause(target=SweepTarget.COMPLETED, max_count=3, dry_run=True),
+            SweepClause(target=SweepTarget.COMPLETED, max_bytes=1_000, dry_run=True),
+            SweepClause(target=SweepTarget.COMPLETED, older_than=0, limit=2, dry_run=True),
+            SweepClause(target=SweepTarget.RESULTS, dry_run=True),
         ],
     )
     async def test_a_dry_run_tells_exactly_what_the_run_does(self, store: Backend, clause: SweepClause) -> None:
@@ -95,7 +95,7 @@ class SweepTests(ConformanceBase):
         assert preview.removed > 0
         assert await self._left(store, 6, now) == [0, 1, 2, 3, 4, 5]
         real = SweepClause(
-            place=clause.place,
+            target=clause.target,
             older_than=clause.older_than,
             max_count=clause.max_count,
             max_bytes=clause.max_bytes,
@@ -103,14 +103,14 @@ class SweepTests(ConformanceBase):
         )
         assert await store.sweep(real, now) == preview
 
-    @pytest.mark.parametrize("place", list(Place))
-    async def test_nothing_alive_is_ever_swept(self, store: Backend, place: Place) -> None:
+    @pytest.mark.parametrize("place", list(SweepTarget))
+    async def test_nothing_alive_is_ever_swept(self, store: Backend, place: SweepTarget) -> None:
         await self.put(store, row(1), row(2), row(3, delay=HOUR), row(4, key="k"))
         await self.take(store, 1)
         paused = await self.take_one(store)
         await store.finish([settle(paused, JobState.PAUSED)], T0)
         far = T0 + 100 * 365 * 24 * HOUR
-        clause = SweepClause(place=place, older_than=0, max_count=0, max_bytes=0)
+        clause = SweepClause(target=place, older_than=0, max_count=0, max_bytes=0)
         assert await store.sweep(clause, far) == Swept(0, 0, 0, more=False)
         assert len(await store.fetch([job_id(n) for n in (1, 2, 3, 4)], at=far)) == 4
         assert None not in await store.fetch([job_id(n) for n in (1, 2, 3, 4)], at=far)
@@ -118,15 +118,15 @@ class SweepTests(ConformanceBase):
     async def test_results_past_their_ttl_go_and_their_records_stay(self, store: Backend) -> None:
         await self._ended(store, 3, JobState.COMPLETED, ttl=10 * SECOND)
         now = T0 + 11 * SECOND
-        swept = await store.sweep(SweepClause(place=Place.RESULTS), now)
+        swept = await store.sweep(SweepClause(target=SweepTarget.RESULTS), now)
         assert (swept.removed, swept.bytes) == (2, 2)
-        assert (await store.sweep(SweepClause(place=Place.RESULTS), now)).removed == 0
+        assert (await store.sweep(SweepClause(target=SweepTarget.RESULTS), now)).removed == 0
         assert await self._left(store, 3, now) == [0, 1, 2]
         assert (await self.get(store, 2, "result", at=now)).result == b"r"
 
     async def test_a_swept_id_and_key_are_unknown_again(self, store: Backend) -> None:
         await self._ended(store, 1, JobState.COMPLETED, ttl=SECOND)
-        await store.sweep(SweepClause(place=Place.COMPLETED, older_than=0), T0 + HOUR)
+        await store.sweep(SweepClause(target=SweepTarget.COMPLETED, older_than=0), T0 + HOUR)
         await self.put(store, row(0, key="k0"), at=T0 + HOUR)
 
     async def _outlive(self, store: Backend, *ttls: int) -> None:
@@ -134,23 +134,23 @@ class SweepTests(ConformanceBase):
         await self.put(store, *(row(n, key=f"k{n}") for n in range(len(ttls))))
         for n, job in enumerate(await self.take(store, len(ttls))):
             await store.finish([settle(job, JobState.COMPLETED, result=b"r", result_ttl=ttls[n])], T0)
-        swept = await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0), T0)
+        swept = await store.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=0), T0)
         assert (swept.removed, swept.kept) == (len(ttls), 0)
 
     async def _keys_kept(self, store: Backend) -> int:
-        return next(p.count for p in (await store.stats(T0)).places if p.place == Place.KEYS)
+        return next(p.count for p in (await store.stats(T0)).kept if p.target == SweepTarget.KEYS)
 
     @pytest.mark.parametrize("bound", ["max_count", "max_bytes"])
     async def test_a_key_is_held_for_its_ttl_whatever_becomes_of_the_record(self, store: Backend, bound: str) -> None:
         await self.put(store, row(1, key="charge:42"))
         done = await self.take_one(store)
         await store.finish([settle(done, JobState.COMPLETED, result=b"r", result_ttl=HOUR)], T0)
-        clause = SweepClause(place=Place.COMPLETED, max_count=10, max_bytes=10_000)
+        clause = SweepClause(target=SweepTarget.COMPLETED, max_count=10, max_bytes=10_000)
         for n in range(100, 200, 20):
             await self.put(store, *(row(n + i, cells={"blob": b"x" * 1_000}) for i in range(20)))
             others = await self.take(store, 20)
             await store.finish([settle(job, JobState.COMPLETED, result_ttl=HOUR) for job in others], T0 + SECOND)
-            one = SweepClause(place=Place.COMPLETED, **{bound: getattr(clause, bound)})
+            one = SweepClause(target=SweepTarget.COMPLETED, **{bound: getattr(clause, bound)})
             while (await store.sweep(one, T0 + SECOND)).more:
                 pass
         assert await store.fetch([job_id(1)], at=T0 + SECOND) == [None]
@@ -186,7 +186,7 @@ class SweepTests(ConformanceBase):
         await store.finish([settle(await self.take_one(store), JobState.FAILED)], T0)
         await self.put(store, row(1, key="k"))
         await store.finish([settle(await self.take_one(store), JobState.COMPLETED, result_ttl=HOUR)], T0)
-        await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0), T0)
+        await store.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=0), T0)
         [answer] = await store.alter(Selector(ids=[job_id(0)]), Requeue(), T0)
         assert not answer.changed
         await self.put(store, row(2, queue="other", key="k"))
@@ -210,7 +210,7 @@ class SweepTests(ConformanceBase):
     async def test_keys_go_when_they_are_free(self, store: Backend) -> None:
         await self._outlive(store, HOUR, 3 * HOUR, 2 * HOUR)
         assert await self._keys_kept(store) == 3
-        clause = SweepClause(place=Place.KEYS)
+        clause = SweepClause(target=SweepTarget.KEYS)
         assert await store.sweep(clause, T0 + HOUR - 1) == Swept(0, 0, 3, more=False)
         assert await store.sweep(clause, T0 + 2 * HOUR) == Swept(2, 0, 1, more=False)
         assert await self._keys_kept(store) == 1
@@ -220,9 +220,9 @@ class SweepTests(ConformanceBase):
 
     async def test_too_many_keys_go_in_the_order_in_which_they_would_be_free(self, store: Backend) -> None:
         await self._outlive(store, 2 * HOUR, 5 * HOUR, HOUR, 4 * HOUR, 3 * HOUR)
-        dry = SweepClause(place=Place.KEYS, max_count=2, limit=2, dry_run=True)
+        dry = SweepClause(target=SweepTarget.KEYS, max_count=2, limit=2, dry_run=True)
         assert await store.sweep(dry, T0) == Swept(2, 0, 3, more=True)
-        clause = SweepClause(place=Place.KEYS, max_count=2, limit=2)
+        clause = SweepClause(target=SweepTarget.KEYS, max_count=2, limit=2)
         assert await store.sweep(clause, T0) == Swept(2, 0, 3, more=True)
         assert await store.sweep(clause, T0) == Swept(1, 0, 2, more=False)
         answers = await store.insert([row(10 + n, key=f"k{n}") for n in range(5)], T0)
@@ -231,15 +231,15 @@ class SweepTests(ConformanceBase):
 
     async def test_a_queue_is_remembered_as_long_as_its_keys_are_held(self, store: Backend) -> None:
         await self._outlive(store, HOUR)
-        for place in Place:
-            await store.sweep(SweepClause(place=place, older_than=0), T0)
+        for place in SweepTarget:
+            await store.sweep(SweepClause(target=place, older_than=0), T0)
         [answer] = await store.insert([row(1, key="k0")], T0)
         assert answer.id == job_id(0)
 
     @pytest.mark.parametrize("state", ENDED)
     async def test_what_has_just_ended_is_spared(self, store: Backend, state: JobState) -> None:
         await self._ended(store, 5, state)
-        clause = SweepClause(place=Place(state.value), older_than=0, max_count=0, max_bytes=0, spare=60 * SECOND)
+        clause = SweepClause(target=SweepTarget(state.value), older_than=0, max_count=0, max_bytes=0, spare=60 * SECOND)
         assert await store.sweep(clause, T0 + 60 * SECOND - 1) == Swept(0, 0, 5, more=False)
         swept = await store.sweep(clause, T0 + 61 * SECOND)
         assert (swept.removed, swept.kept, swept.more) == (2, 3, False)
@@ -250,7 +250,7 @@ class SweepTests(ConformanceBase):
     async def test_the_key_of_a_newer_job_survives_the_older_ones_sweep(self, store: Backend) -> None:
         await self._ended(store, 1, JobState.FAILED)
         await self.put(store, row(7, key="k0"))
-        await store.sweep(SweepClause(place=Place.FAILED, older_than=0), T0 + HOUR)
+        await store.sweep(SweepClause(target=SweepTarget.FAILED, older_than=0), T0 + HOUR)
         [live] = await store.fetch([JobKey("q", "k0")], at=T0 + HOUR)
         assert live is not None
         assert live.id == job_id(7)
@@ -265,7 +265,7 @@ class SweepTests(ConformanceBase):
         await self._fail(store, "small", 0, 3, T0)
         await self._fail(store, "", 10, 2, T0)
         await self._fail(store, "loud", 100, 20, T0 + HOUR)
-        clause = SweepClause(place=Place.FAILED, max_count=12, limit=8)
+        clause = SweepClause(target=SweepTarget.FAILED, max_count=12, limit=8)
         assert await store.sweep(replace(clause, dry_run=True), T0 + 2 * HOUR) == await store.sweep(
             clause, T0 + 2 * HOUR
         )
@@ -277,17 +277,17 @@ class SweepTests(ConformanceBase):
         await self._fail(store, "a", 0, 2, T0)
         await self._fail(store, "b", 10, 6, T0)
         await self._fail(store, "c", 20, 9, T0)
-        clause = SweepClause(place=Place.FAILED, max_count=12)
+        clause = SweepClause(target=SweepTarget.FAILED, max_count=12)
         assert (await store.sweep(clause, T0 + HOUR)).removed == 5
         assert await self._left(store, 40, T0 + HOUR) == [0, 1, *range(11, 16), *range(24, 29)]
-        clause = SweepClause(place=Place.FAILED, max_count=6)
+        clause = SweepClause(target=SweepTarget.FAILED, max_count=6)
         assert (await store.sweep(clause, T0 + HOUR)).removed == 6
         assert await self._left(store, 40, T0 + HOUR) == [0, 1, 14, 15, 27, 28]
 
     async def test_a_tenants_large_failures_push_out_none_of_others(self, store: Backend) -> None:
         await self._fail(store, "small", 0, 3, T0)
         await self._fail(store, "large", 10, 4, T0 + HOUR, blob=b"x" * 10_000)
-        clause = SweepClause(place=Place.FAILED, max_bytes=25_000)
+        clause = SweepClause(target=SweepTarget.FAILED, max_bytes=25_000)
         assert (await store.sweep(clause, T0 + 2 * HOUR)).removed == 2
         assert await self._left(store, 20, T0 + 2 * HOUR) == [0, 1, 2, 12, 13]
 
@@ -297,15 +297,15 @@ class SweepTests(ConformanceBase):
         ids = [job_id(n) for n in (10, 11, 12)]
         await store.alter(Selector(ids=ids[:2]), Delete(), T0)
         await store.alter(Selector(ids=ids[2:]), Requeue(), T0)
-        await store.sweep(SweepClause(place=Place.FAILED, older_than=HOUR), T0 + HOUR)
+        await store.sweep(SweepClause(target=SweepTarget.FAILED, older_than=HOUR), T0 + HOUR)
         assert await self._left(store, 20, T0 + HOUR) == [1, 2, 3, 12, 13, 14, 15, 16, 17]
-        assert (await store.sweep(SweepClause(place=Place.FAILED, max_count=6), T0 + HOUR)).removed == 2
+        assert (await store.sweep(SweepClause(target=SweepTarget.FAILED, max_count=6), T0 + HOUR)).removed == 2
         assert await self._left(store, 20, T0 + HOUR) == [1, 2, 3, 12, 15, 16, 17]
 
     async def test_dead_letters_that_are_too_old_go_before_others_are_too_many(self, store: Backend) -> None:
         await self._fail(store, "small", 0, 3, T0)
         await self._fail(store, "loud", 10, 9, T0 + HOUR)
-        clause = SweepClause(place=Place.FAILED, max_count=8, older_than=HOUR)
+        clause = SweepClause(target=SweepTarget.FAILED, max_count=8, older_than=HOUR)
         swept = await store.sweep(clause, T0 + HOUR + MINUTE)
         assert (swept.removed, swept.kept, swept.more) == (3, 9, True)
         assert (await store.sweep(clause, T0 + HOUR + MINUTE)).removed == 1
@@ -315,7 +315,7 @@ class SweepTests(ConformanceBase):
         await self._fail(store, "small", 0, 3, T0)
         await self._fail(store, "many", 10, 8, T0 + HOUR)
         await self._fail(store, "large", 20, 4, T0 + HOUR, blob=b"x" * 10_000)
-        clause = SweepClause(place=Place.FAILED, max_count=12, max_bytes=25_000)
+        clause = SweepClause(target=SweepTarget.FAILED, max_count=12, max_bytes=25_000)
         swept = await store.sweep(clause, T0 + 2 * HOUR)
         assert (swept.removed, swept.kept, swept.more) == (3, 12, True)
         swept = await store.sweep(clause, T0 + 2 * HOUR)
@@ -325,7 +325,7 @@ class SweepTests(ConformanceBase):
     async def test_failures_that_are_spared_push_out_none_of_others(self, store: Backend) -> None:
         await self._fail(store, "small", 0, 3, T0)
         await self._fail(store, "loud", 10, 9, T0 + HOUR)
-        clause = SweepClause(place=Place.FAILED, max_count=6, spare=MINUTE)
+        clause = SweepClause(target=SweepTarget.FAILED, max_count=6, spare=MINUTE)
         assert await store.sweep(clause, T0 + HOUR + MINUTE - SECOND) == Swept(0, 0, 12, False)
         assert (await store.sweep(clause, T0 + HOUR + MINUTE + 3 * SECOND)).removed == 4
         assert (await store.sweep(clause, T0 + 2 * HOUR)).removed == 2
@@ -334,11 +334,11 @@ class SweepTests(ConformanceBase):
     async def test_more_tenants_than_dead_letters_may_be(self, store: Backend) -> None:
         for n in range(5):
             await self._fail(store, f"t{n}", n, 1, T0 + n * SECOND)
-        assert (await store.sweep(SweepClause(place=Place.FAILED, max_count=2), T0 + HOUR)).removed == 3
+        assert (await store.sweep(SweepClause(target=SweepTarget.FAILED, max_count=2), T0 + HOUR)).removed == 3
         assert await self._left(store, 5, T0 + HOUR) == [3, 4]
 
     async def test_dead_letters_of_the_reaper_are_bounded_too(self, store: Backend) -> None:
         await self.put(store, *(row(n) for n in range(5)))
         await self.take(store)
         await store.reap(Reap(max_lost=0), T0 + LEASE)
-        assert (await store.sweep(SweepClause(place=Place.FAILED, max_count=1), T0 + LEASE)).removed == 4
+        assert (await store.sweep(SweepClause(target=SweepTarget.FAILED, max_count=1), T0 + LEASE)).removed == 4

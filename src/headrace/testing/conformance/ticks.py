@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.seam.protocol import Backend, TickStore
-from headrace.seam.records import Cancel, Place, Reap, Record, Selector, SweepClause, Swept
+from headrace.seam.records import Cancel, Reap, Record, Selector, SweepClause, SweepTarget, Swept
 from headrace.seam.ticks import (
     BUCKETS,
     Drop,
@@ -231,7 +231,7 @@ class TickTests(ConformanceBase):
     async def test_planners_may_share_the_buckets(self, store: Backend) -> None:
         ticks = self.ticks(store)
         await self.keep(store, *(schedule(n, bucket=n, look_at=T0 + (n == 8)) for n in range(9)))
-        shares = [await ticks.due(Look(shard=shard, shards=3), T0) for shard in range(3)]
+        shares = [await ticks.due(Look(share=share, shares=3), T0) for share in range(3)]
         assert [[one.bucket for one in share.schedules] for share in shares] == [[0, 3, 6], [1, 4, 7], [2, 5]]
         assert [share.next_in for share in shares] == [None, None, 1]
 
@@ -348,7 +348,7 @@ class TickTests(ConformanceBase):
             (-5, MISSED, 1, None),
         ]
         assert (await self.stored(store, one.name)).runs == 3
-        places = {place.place: place.count for place in (await store.stats(T0)).places}
+        places = {place.target: place.count for place in (await store.stats(T0)).kept}
         assert places["ticks"] == 5
 
     @needs("ticks")
@@ -388,7 +388,7 @@ class TickTests(ConformanceBase):
         job = await self.take_one(store)
         await store.finish([settle(job, state or JobState.COMPLETED)], T0)
         if state is None:
-            await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0), T0)
+            await store.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=0), T0)
         one = await self.stored(store, one.name)
         assert await ticks.plan([moved(one, fires(T0 + 1, 2, Overlap.SKIP))], T0) == [[FIRED]]
 
@@ -490,7 +490,7 @@ class TickTests(ConformanceBase):
         for n in range(5):
             one = await self.stored(store, one.name)
             await ticks.plan([moved(one, fires(T0 + HOUR - n, n), slot=T0)], T0 + n * SECOND)
-        clause = SweepClause(place=Place.TICKS, older_than=HOUR)
+        clause = SweepClause(target=SweepTarget.TICKS, older_than=HOUR)
         assert (await store.sweep(clause, T0 + HOUR - 1)).removed == 0
         now = T0 + HOUR + 2 * SECOND
         preview = await store.sweep(replace(clause, dry_run=True), now)
@@ -505,14 +505,14 @@ class TickTests(ConformanceBase):
         ticks = self.ticks(store)
         [one] = await self.keep(store, schedule(1))
         await ticks.plan([moved(one, *(fires(T0 + n, n) for n in range(25)))], T0)
-        places = {place.place: (place.count, place.bytes > 0) for place in (await store.stats(T0)).places}
+        places = {place.target: (place.count, place.bytes > 0) for place in (await store.stats(T0)).kept}
         assert places["ticks"] == (25, True)
-        clause = SweepClause(place=Place.TICKS, max_count=3, limit=10)
+        clause = SweepClause(target=SweepTarget.TICKS, max_count=3, limit=10)
         steps = [await store.sweep(clause, T0) for _ in range(4)]
         assert [(step.removed, step.more) for step in steps] == [(10, True), (10, True), (2, False), (0, False)]
         assert steps[-1] == Swept(0, 0, 3, more=False)
         assert len(await ticks.history(one.uid)) == 3
-        assert (await store.sweep(SweepClause(place=Place.TICKS, max_bytes=0), T0)).removed == 3
+        assert (await store.sweep(SweepClause(target=SweepTarget.TICKS, max_bytes=0), T0)).removed == 3
 
     @needs("ticks")
     async def test_ticks_outlive_their_schedule_until_they_are_swept(self, store: Backend) -> None:

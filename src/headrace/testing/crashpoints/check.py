@@ -138,7 +138,7 @@ def _check_limits(rules: Policy, books: Books, ledger: Ledger) -> None:
 async def _check_counts(actor: Actor, books: Books) -> None:
     """The stats agree with the records."""
     stats = await actor.store.stats(actor.now)
-    told = {place.place: place.count for place in stats.places if place.count}
+    told = {place.target: place.count for place in stats.kept if place.count}
     assert told == Counter(record.state.value for record in books.values()), f"stats tell {told}"
     assert not any(queue.available or queue.running or queue.jobs_paused for queue in stats.queues)
 

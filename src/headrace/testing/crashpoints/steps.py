@@ -15,13 +15,13 @@ from headrace.seam.records import (
     Leased,
     Move,
     Pause,
-    Place,
     Reprioritise,
     Requeue,
     Reschedule,
     Resume,
     Selector,
     SweepClause,
+    SweepTarget,
     Watch,
 )
 from headrace.testing.crashpoints.actor import HOUR, LEASE, SECOND, Actor, done, job_id, row
@@ -179,8 +179,8 @@ async def end_five(actor: Actor) -> None:
 
 
 async def sweep(actor: Actor) -> None:
-    clause = SweepClause(place=Place.FAILED, max_count=2, limit=2)
-    await actor.store.sweep(SweepClause(place=Place.FAILED, max_count=2, limit=2, dry_run=True), actor.now)
+    clause = SweepClause(target=SweepTarget.FAILED, max_count=2, limit=2)
+    await actor.store.sweep(SweepClause(target=SweepTarget.FAILED, max_count=2, limit=2, dry_run=True), actor.now)
     while (await actor.store.sweep(clause, actor.now)).more:
         pass
 
@@ -191,7 +191,7 @@ async def complete_five(actor: Actor) -> None:
 
 
 async def sweep_results(actor: Actor) -> None:
-    while (await actor.store.sweep(SweepClause(place=Place.RESULTS, limit=3), actor.now)).more:
+    while (await actor.store.sweep(SweepClause(target=SweepTarget.RESULTS, limit=3), actor.now)).more:
         pass
 
 

@@ -49,8 +49,9 @@ def machine_for(
     """The state machine for the backends that ``connect`` makes, each unopened and on a store in its own directory.
 
     ``durable``: now and then the store is closed and opened again. ``root``: where the directories are made; otherwise
-    where the system keeps temporary files. ``without``: what the store cannot do although it has policies
-    (``store_depth``). The class counts in ``seen`` how often each rule ran and each outcome came up.
+    where the system keeps temporary files. ``without``: what the store cannot do: ``store_depth``, although it has
+    policies; ``strict_order``, if it orders jobs by bands of priorities; ``policies``, to spare it them. The class
+    counts in ``seen`` how often each rule ran and each outcome came up.
     """
     given = {"connect": staticmethod(connect), "durable": durable, "root": root, "seen": Counter(), "without": without}
     return type("BackendMachineFor", (BackendMachine,), given | {"__module__": __name__})

@@ -27,13 +27,16 @@ class MachineBase(RuleBasedStateMachine):
     durable: ClassVar[bool]
     root: ClassVar[Path | None]
     without: ClassVar[frozenset[str]]
-    """What the store cannot do although it has the capability: ``store_depth``."""
+    """What the store cannot do, or is spared: ``store_depth``, although it has policies; ``strict_order``;
+    ``policies``."""
     seen: ClassVar[Counter[str]]
     """How often each rule ran and each outcome came up, over all sequences of this class."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.twins = Twins(type(self).connect, self.root)
+        self.strict = "strict_order" not in self.without
+        self.twins = Twins(type(self).connect, self.root, strict=self.strict)
+        self.ruled = self.twins.store.policies is not None and "policies" not in self.without
         self.world = World(self.twins.store.limits)
         self.requeued = False
         """Whether the present step may bring ended jobs back."""
@@ -77,7 +80,7 @@ class MachineBase(RuleBasedStateMachine):
 
         records, stats = self.twins.ask(everything, lambda seen: (seen[0], tidy_stats(seen[1])))
         books = {record.id: record for record in records[: len(world.ids)] if record is not None}
-        laws.check_step(world.books, books, now, requeued=self.requeued)
+        laws.check_step(world.books, books, now, requeued=self.requeued, passed_on=world.passed_on)
         self._written = self._written or books != world.books
         self.requeued = False
         world.books, world.stats = books, stats

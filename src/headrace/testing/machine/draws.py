@@ -20,7 +20,6 @@ from headrace.seam.records import (
     Hold,
     JobId,
     JobKey,
-    Place,
     Reap,
     Record,
     Reprioritise,
@@ -30,6 +29,7 @@ from headrace.seam.records import (
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
 )
 from headrace.testing.machine import pools
 from headrace.testing.machine.world import Fence, World
@@ -68,7 +68,9 @@ _runners = st.runner()
 _indexes = st.integers(0, 255)
 _row = (pools.TIMINGS, pools.TITLES, pools.LOADS, pools.IDS, pools.QUEUES, pools.PRIORITIES)
 _plain_rows = _mixed(*_row, pools.SOME_KEYS)
-_keyed_rows = _mixed(*_row, pools.KEYS, pools.FLAGS, pools.FLAGS)
+_keyed_rows = _mixed(*_row, pools.KEYS, pools.FLAGS, pools.FLAGS, pools.KEY_UNTIL)
+_replaces = sampled_from(pools.REPLACES)
+_progresses = sampled_from((None, None, None, b"", b"\x00half"))
 _fences = _mixed(pools.FAULTS, pools.IDS, pools.HOLDERS)
 _fence_counts = sampled_from(range(4))
 _outcomes = _mixed(
@@ -120,8 +122,8 @@ def rows(draw: DrawFn) -> Row:
 def keyed_rows(draw: DrawFn) -> Row:
     """A job to insert, certainly with a key, and often with one that was used before."""
     world = _world(draw)
-    *picked, key, hold_failed, used = draw(_keyed_rows)
-    row = _row_of(world, *picked, key=key, hold_failed=hold_failed)
+    *picked, key, hold_failed, used, until = draw(_keyed_rows)
+    row = _row_of(world, *picked, key=key, hold_failed=hold_failed, key_until=until, replaces=draw(_replaces))
     if not used or not (pairs := world.used_keys()):
         return row
     queue, key = _pick(draw, pairs)
@@ -218,6 +220,8 @@ def beats(draw: DrawFn) -> Beat:
     fences = [_fence(draw, world) for _ in range(draw(_fence_counts))]
     holder, lease, ttl, options = draw(_beats)
     given: dict[str, Any] = {"worker": "pod", "queues": pools.QUEUES, "busy": len(fences)}
+    if (progress := draw(_progresses)) is not None:
+        given["progress"] = {fence.id: progress for fence in fences[:2]}
     return Beat(
         holder=fences[0].holder if fences else holder,
         lease_for=lease * world.tick,
@@ -382,8 +386,8 @@ def names(draw: DrawFn) -> JobId | JobKey:
 def clauses(draw: DrawFn) -> SweepClause:
     """A bound on a place."""
     place, bounds, limit, dry_run = draw(_clauses)
-    bounds = {} if place in (Place.RESULTS, Place.KEYS) else _in_ticks(bounds, _world(draw), "older_than")
-    return SweepClause(place=place, limit=limit, dry_run=dry_run, **bounds)
+    bounds = {} if place in (SweepTarget.RESULTS, SweepTarget.KEYS) else _in_ticks(bounds, _world(draw), "older_than")
+    return SweepClause(target=place, limit=limit, dry_run=dry_run, **bounds)
 
 
 @st.composite

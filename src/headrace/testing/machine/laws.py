@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 
 from headrace.seam.records import Claim, JobId, Reaped, Record, Stats
@@ -51,6 +51,22 @@ def check_claim(
     assert sorted(cancelled) == sorted(met), "a claim must cancel the expired jobs that it meets, and no other"
 
 
+def check_claim_by_bands(world: World, req: Claim, taken: Sequence[JobId]) -> None:
+    """A claim of a store that orders by bands takes claimable jobs, as many as it can, and none before one of a better
+    priority, if priorities are close to 0 and so have bands of their own."""
+    if world.governed & set(req.queues):
+        return
+    paused = {queue.queue for queue in world.stats.queues if queue.paused}
+    free = {
+        record.id: record
+        for record in due(world)
+        if record.queue in req.queues and record.queue not in paused and world.has_turn(record)
+        if not expired(record, world.now) and (req.lost_below is None or record.lost < req.lost_below)
+    }
+    assert set(taken) <= free.keys(), "a claim must take claimable jobs"
+    assert len(set(taken)) == len(taken) == min(req.limit, len(free)), "a claim must take all that it can"
+
+
 def check_reap(world: World, reaped: Sequence[Reaped]) -> None:
     """A reap touches what has expired, oldest lease first; a cancelled job lost nothing."""
     assert len({answer.id for answer in reaped}) == len(reaped), f"a job that was reaped twice: {reaped!r}"
@@ -86,15 +102,17 @@ def check_groups(books: Books, called: set[JobId], turns: Mapping[str, int]) -> 
             assert record.state is not JobState.AVAILABLE or not free, f"waits though it could be called: {record!r}"
 
 
-def check_step(before: Books, after: Books, now: int, *, requeued: bool) -> None:
-    """Ended jobs stay as they are unless they are requeued or inserted again, and no key has two live jobs."""
+def check_step(before: Books, after: Books, now: int, *, requeued: bool, passed_on: Collection[str]) -> None:
+    """Ended jobs stay as they are unless they are requeued or inserted again. No key has two live jobs, except those
+    that running jobs may have lost to others."""
     for job_id, old in before.items():
         new = after.get(job_id)
         if new is None or not old.state.terminal or (requeued and new.state is JobState.AVAILABLE):
             continue
         born_again = new.epoch == 0 and new.enqueued_at == now
         assert born_again or _FINAL(new) == _FINAL(old), f"an ended job changed: {old!r} became {new!r}"
-    holders = Counter((r.queue, r.key) for r in after.values() if r.key is not None and r.state in _LIVE)
+    live = (r for r in after.values() if r.key is not None and r.state in _LIVE and r.key not in passed_on)
+    holders = Counter((r.queue, r.key) for r in live)
     assert not holders or max(holders.values()) == 1, f"a key with two live jobs: {holders.most_common(1)}"
 
 

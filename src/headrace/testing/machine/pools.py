@@ -15,13 +15,15 @@ from headrace.seam.records import (
     Delete,
     Hold,
     JobId,
+    KeyUntil,
     Move,
     Pause,
-    Place,
+    Replaces,
     Reprioritise,
     Requeue,
     Reschedule,
     Resume,
+    SweepTarget,
     Watch,
 )
 from headrace.types import SECTIONS, JobState
@@ -43,6 +45,8 @@ HOUR = 3_600_000_000
 _HOSTILE = "u\t\"'%_ тен 🙂"
 
 FLAGS = (False, True)
+KEY_UNTIL = tuple(KeyUntil)
+REPLACES = (Replaces.NOTHING, *Replaces)
 SELDOM = (False, False, False, True)
 PAUSES = (0, 0, 0, 0, 0, 1, 2, 10)
 STEPS = (1, 1, 2, 3, 5, 10, 1_000, HOUR)
@@ -141,7 +145,10 @@ VERSIONS = (0, 0, 0, 0, 0, 0, 0, 1, -1)
 """How far off the version of a save is."""
 LASTS = (None, 1, 1, 3, 10)
 
-PLACES = (Place.COMPLETED, *(place for place in Place if place not in (Place.TICKS, Place.TENANTS)))
+PLACES = (
+    SweepTarget.COMPLETED,
+    *(place for place in SweepTarget if place not in (SweepTarget.TICKS, SweepTarget.TENANTS)),
+)
 BOUNDS: Pool = (
     {"older_than": 0}, {"older_than": 2}, {"older_than": 5}, {"max_count": 0}, {"max_count": 1}, {"max_count": 3},
     {"max_count": 2, "older_than": 3}, {"max_bytes": 0}, {"max_bytes": 600}, {"max_bytes": 10**12}, {},

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.protocol import Backend, PolicyStore
-from headrace.seam.records import Claim, Place, Row, Settlement, SweepClause
+from headrace.seam.records import Claim, Row, Settlement, SweepClause, SweepTarget
 from headrace.testing.machine import draws, pools
 from headrace.testing.machine.working import WorkingRules
 
@@ -18,7 +18,7 @@ from headrace.testing.machine.working import WorkingRules
 class RulingRules(WorkingRules):
     """Queues get rules, and are asked about them."""
 
-    @precondition(lambda self: self.store.policies is not None)
+    @precondition(lambda self: self.ruled)
     @rule(change=draws.rulings())
     def govern(self, change: draws.Ruling) -> None:
         self.begin_rule("govern")
@@ -33,7 +33,7 @@ class RulingRules(WorkingRules):
                 self._pause(change)
         self.ask_rules()
 
-    @precondition(lambda self: self.store.policies is not None)
+    @precondition(lambda self: self.ruled)
     @rule(pause=draws.queue_pauses())
     def pause_queue(self, pause: QueuePause) -> None:
         self.begin_rule("pause_queue")
@@ -48,7 +48,7 @@ class RulingRules(WorkingRules):
     def sweep_tenants(self, after: int) -> None:
         """A store may have forgotten idle tenants before, so how many go is up to the store."""
         self.begin_rule("sweep_tenants", after)
-        clause = SweepClause(place=Place.TENANTS)
+        clause = SweepClause(target=SweepTarget.TENANTS)
         swept = self.twins.ask(lambda backend: backend.sweep(clause, self.now), lambda swept: swept.more)
         if swept.removed:
             self.note("sweep: tenants")

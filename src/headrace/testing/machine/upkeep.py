@@ -13,12 +13,12 @@ from headrace.seam.records import (
     Cancel,
     Claim,
     JobId,
-    Place,
     Reap,
     Record,
     Selector,
     Settlement,
     SweepClause,
+    SweepTarget,
     Swept,
 )
 from headrace.testing.machine import draws, laws, pools
@@ -128,7 +128,7 @@ class UpkeepRules(WorkingRules):
         self._sweep(clause)
 
     def _sweep(self, clause: SweepClause) -> None:
-        if clause.place in (Place.RESULTS, Place.KEYS):
+        if clause.target in (SweepTarget.RESULTS, SweepTarget.KEYS):
             self._sweep_alike(clause)
         else:
             self._sweep_place(self._fair_clause(clause))
@@ -136,11 +136,11 @@ class UpkeepRules(WorkingRules):
     def _sweep_alike(self, clause: SweepClause) -> None:
         swept = self.twins.ask(lambda backend: backend.sweep(clause, self.now), _told)
         if swept.removed:
-            self.note(f"sweep: {clause.place}, in a dry run" if clause.dry_run else f"sweep: {clause.place}")
+            self.note(f"sweep: {clause.target}, in a dry run" if clause.dry_run else f"sweep: {clause.target}")
 
     def _fair_clause(self, clause: SweepClause) -> SweepClause:
         """Two bounds at once leave no choice only where no two jobs ended at the same instant."""
-        ends = [record.finished_at for record in self.world.in_state(JobState(clause.place.value))]
+        ends = [record.finished_at for record in self.world.in_state(JobState(clause.target.value))]
         return clause if len(set(ends)) == len(ends) or clause.max_count is None else replace(clause, older_than=None)
 
     def _sweep_place(self, clause: SweepClause) -> None:
@@ -154,7 +154,7 @@ class UpkeepRules(WorkingRules):
         assert len(gone) == swept.removed <= clause.limit
         self._check_gone(clause, gone)
         if clause.max_bytes is not None and not swept.more:
-            assert self._bytes_in(clause.place) <= clause.max_bytes, "a hard bound that does not hold"
+            assert self._bytes_in(clause.target) <= clause.max_bytes, "a hard bound that does not hold"
         # Which of several jobs that ended together goes first is up to the store: the model follows.
         for job_id in gone:
             self.twins.sweep_away(job_id, self.now)
@@ -168,7 +168,7 @@ class UpkeepRules(WorkingRules):
         dry = replace(clause, dry_run=True)
         preview = self.twins.run(self.store.sweep(dry, self.now))
         if clause.max_bytes:
-            size = self._bytes_in(clause.place)
+            size = self._bytes_in(clause.target)
             assert (preview.removed > 0) == (size > clause.max_bytes), f"{preview!r} of {size} bytes"
         else:
             expected = self.twins.run(self.twins.model.sweep(dry, self.now))
@@ -180,24 +180,24 @@ class UpkeepRules(WorkingRules):
         found = self.twins.run(self.store.fetch(ids, frozenset(), self.now))
         return [job_id for job_id, record in zip(ids, found, strict=True) if record is None]
 
-    def _bytes_in(self, place: Place) -> int:
+    def _bytes_in(self, place: SweepTarget) -> int:
         stats = self.twins.run(self.store.stats(self.now))
-        return next(found.bytes for found in stats.places if found.place == place.value)
+        return next(found.bytes for found in stats.kept if found.target == place.value)
 
     def _check_gone(self, clause: SweepClause, gone: list[JobId]) -> None:
         """What stays ended no earlier than what went, but for held results, which age does not condemn; of dead
         letters, no earlier than what went of the same tenant."""
         books = self.world.books
-        assert all(books[job_id].state == clause.place.value for job_id in gone), "a sweep of another place"
+        assert all(books[job_id].state == clause.target.value for job_id in gone), "a sweep of another place"
         lasts: dict[str, int] = {}
         for one in (books[job_id] for job_id in gone):
-            whose = one.tenant if clause.place is Place.FAILED else ""
+            whose = one.tenant if clause.target is SweepTarget.FAILED else ""
             lasts[whose] = max(lasts.get(whose, 0), one.finished_at or 0)
-        for record in self.world.in_state(JobState(clause.place.value)):
+        for record in self.world.in_state(JobState(clause.target.value)):
             if record.id in gone:
                 continue
             spared = clause.older_than is not None and record.held
-            last = lasts.get(record.tenant if clause.place is Place.FAILED else "", 0)
+            last = lasts.get(record.tenant if clause.target is SweepTarget.FAILED else "", 0)
             assert spared or (record.finished_at or 0) >= last, "a younger job went before an older one"
             if spared and (record.finished_at or 0) <= self.now - (clause.older_than or 0):
                 self.note("sweep: a held result stays")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from headrace.seam.records import JobId, Limits, Record, Row, Stats
+from headrace.seam.records import JobId, KeyUntil, Limits, Record, Row, Stats
 from headrace.types import JobState
 
 _START = 1_800_000_000_000_000
@@ -40,10 +40,15 @@ class World:
         self.governed: set[str] = set()
         self.called: set[JobId] = set()
         """The jobs that are called in their group."""
+        self.passed_on: set[str] = set()
+        """Keys that running jobs may have lost to others."""
 
     def know(self, rows: Iterable[Row]) -> None:
         """These ids are in use from now on."""
-        self.ids.update((row.id, None) for row in rows)
+        for row in rows:
+            self.ids[row.id] = None
+            if row.key is not None and row.key_until is KeyUntil.STARTED:
+                self.passed_on.add(row.key)
 
     def in_state(self, *states: JobState) -> list[Record]:
         """The records in these states, by id."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from headrace.seam.documents import Document
 from headrace.seam.records import Claim, JobId, Row
 from headrace.seam.ticks import Schedule, Tick
 from headrace.testing.sim.life import Life
@@ -73,6 +74,7 @@ class Ledger:
         """When nobody was, the last time that a fleet at work had vanished."""
         self.ends: dict[JobId, list[tuple[JobState, bytes | None]]] = {}
         """Every end that a job ever came to."""
+        self.documents: dict[str, Document] = {}
         self.schedules: dict[str, Schedule] = {}
         self.ticks: dict[tuple[bytes, int], Tick] = {}
         """By schedule and slot, in the order in which they were planned."""

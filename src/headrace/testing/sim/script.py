@@ -15,9 +15,9 @@ TASKS = ("mail", "report", "thumb", "spawned")
 _ENVELOPE = Envelope(max_size=1_000_000, compress_over=None)
 
 
-def sealed(body: bytes) -> bytes:
+def wrapped(body: bytes) -> bytes:
     """A cell as the core writes it, so that the real worker can open it."""
-    return _ENVELOPE.seal(body, RAW, "cell")
+    return _ENVELOPE.wrap(body, RAW, "cell")
 
 
 class Act(Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Act(Struct, frozen=True, kw_only=True):
     result_ttl: int = 0
     keep: bool = True
     cells: dict[str, bytes | None] | None = None
-    """Sections to replace or clear, not sealed yet."""
+    """Sections to replace or clear, not wrapped yet."""
     queue: str | None = None
     priority: int | None = None
     spawn: tuple[Row, ...] = ()
@@ -102,7 +102,7 @@ class Script(Struct, frozen=True, kw_only=True):
                 rng.randbytes(16),
                 rng.choice(self.queues),
                 "spawned",
-                {"parameters": sealed(rng.randbytes(4))},
+                {"parameters": wrapped(rng.randbytes(4))},
                 key=key,
                 delay=rng.choice((0, rng.randint(0, SECOND))),
                 max_attempts=2,

@@ -1,19 +1,22 @@
--- A job's header and cells lie in ``jobs``, written once. Where the job is, is told by the one of ``ready``, ``leased``,
--- ``paused`` and ``ended`` that has its id; what changes from run to run travels there. Those tables are only inserted
--- into and deleted from (a renewed lease aside), so that nothing wide is ever rewritten.
+-- A job's header and cells are in ``jobs``, written once. Its state is told by the table that has its id: ``ready``,
+-- ``leased``, ``paused`` or ``ended``. What changes from run to run is stored there. Rows of these tables are inserted
+-- and deleted, never updated (except to renew a lease), so nothing wide is ever rewritten.
 --
--- Instants and durations are microseconds; instants count from 1970. States: 0 available, 1 running, 2 paused,
--- 3 completed, 4 cancelled, 5 failed.
+-- Instants and durations are microseconds; instants count from 1970. States: 0 available, 1 running, 2 paused, 3
+-- completed, 4 cancelled, 5 failed.
 --
--- In these steps ``x.id = ANY (ARRAY[y.id])`` says what ``x.id = y.id`` would, but leaves only one way to join the two: look
--- up x for each y. A plan that is made while x is empty, and kept, can then not turn the join around and walk through x.
--- Where nothing but ids is wanted, ``enable_indexonlyscan`` is off for the same reason.
+-- ``x.id = ANY (ARRAY[y.id])`` means ``x.id = y.id``, but allows only one join: look up x for each y. A cached plan
+-- that was made while x was empty can then not turn the join around and scan x. Where only ids are wanted,
+-- ``enable_indexonlyscan`` is off for the same reason. A comment behind a statement names the indexes that it relies
+-- on.
 
--- The number of a queue follows from its name (``queue_number``): two transactions that name a new queue agree on it, and neither
--- waits for the other. One that may last writes the name into ``named``, where no two rows exclude each other; it comes into
--- ``queues`` with the first claim of the queue, or a sweep.
--- ``used_at``: when jobs of the queue were counted last, to the hour. ``leaving``: its name is about to be forgotten, see
--- ``forget_queues_v1``; ``waits_for`` are the transactions that may have its number in hand without having locked its row.
+-- The number of a queue follows from its name (``queue_number``), so two transactions that name a new queue agree on it
+-- without waiting for each other. A transaction that may last writes the name into ``named``, where no two rows
+-- conflict; the first claim of the queue, or a sweep, copies it into ``queues``.
+--
+-- ``used_at``: when jobs of the queue were last counted, to the hour. ``leaving``: the name is about to be forgotten
+-- (see ``forget_queues_v1``). ``chosen``: the holder that makes room for jobs on their last chance, until
+-- ``chosen_until``.
 CREATE TABLE queues (
     qid integer NOT NULL PRIMARY KEY,
     name text NOT NULL UNIQUE,
@@ -21,15 +24,16 @@ CREATE TABLE queues (
     governed boolean NOT NULL DEFAULT false,
     used_at bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     leaving boolean NOT NULL DEFAULT false,
-    chosen text,  -- who makes room for jobs on their last chance, and until when
+    chosen text,
     chosen_until bigint NOT NULL DEFAULT 0
 );
 CREATE INDEX queues_special ON queues (qid) WHERE governed OR paused_until > 0;
 
--- A name as an address: no two have the same.
+-- A name as an address, for ``numbers_differ``. No two names have the same.
 CREATE FUNCTION address_of(p_name text) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT regexp_replace(left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 32), '(.{4})(?!$)', E'\\1:', 'g')::inet
 $$;
+-- One row. ``waits_for``: transactions that may use the number of a leaving queue without a lock on its row.
 CREATE TABLE forgetting (
     waits_for text[]
 );
@@ -40,8 +44,8 @@ CREATE TABLE named (
 );
 CREATE INDEX named_name ON named (name);
 CREATE INDEX named_qid ON named (qid);
--- Which name has which number, however it came about. It excludes two names under one number, also where the transactions that name them
--- do not see each other, and nothing else: only GiST knows "differs", and only of addresses.
+-- Which name has which number. The constraint keeps two names from getting one number, even in transactions that do not
+-- see each other, and excludes nothing else. Only GiST supports <>, and only for addresses.
 CREATE TABLE numbers (
     qid integer NOT NULL,
     name text NOT NULL,
@@ -54,7 +58,7 @@ CREATE VIEW all_queues AS
 SELECT q.qid, q.name, q.paused_until, q.governed FROM queues AS q
 UNION ALL
 SELECT DISTINCT n.qid, n.name, 0::bigint, false FROM named AS n WHERE NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = n.qid);
--- queues_pkey, queues_name_key, named_qid, named_name
+-- queues_pkey, queues_name_key, named_qid, named_name.
 CREATE FUNCTION name_of(p_qid integer) RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT coalesce(
         (SELECT q.name FROM queues AS q WHERE q.qid = p_qid), (SELECT n.name FROM named AS n WHERE n.qid = p_qid LIMIT 1)
@@ -66,10 +70,21 @@ CREATE FUNCTION qid_of(p_name text) RETURNS integer LANGUAGE sql STABLE SET sear
     )
 $$;
 
--- By id, which for a UUIDv7 means by the day of its making: a day that is over goes as a whole. Ids of another kind lie
--- in the partitions before and after all days; those of days that have no partition, long past or far ahead, in the default one.
--- A statement that looks for ids by a plan which is kept locks every partition: what is called for each batch of jobs either
--- writes to the days of its ids only, or is planned for them (``contents``).
+-- The hour, since 1970, of the object that a cell refers to; NULL where the cell is no reference.
+CREATE FUNCTION reference_hour(p_cell bytea) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN octet_length(p_cell) = 37 AND get_byte(p_cell, 0) = 3 THEN least(
+        get_byte(p_cell, 5) * 16777216::bigint + get_byte(p_cell, 6) * 65536 + get_byte(p_cell, 7) * 256 + get_byte(p_cell, 8), 2147483647
+    )::integer END
+$$;
+-- That of the oldest of them. What an index is made with is bound here: the server finds no name while it makes one.
+CREATE FUNCTION oldest_hour(p_parameters bytea, p_vm_state bytea, p_metadata bytea, p_blob bytea) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN least(reference_hour(p_parameters), reference_hour(p_vm_state), reference_hour(p_metadata), reference_hour(p_blob));
+
+-- Partitioned by id, which for a UUIDv7 means by the day on which it was made: a day that is over is dropped as a
+-- whole. Ids of other kinds are in the partitions before and after all days; days without a partition, long past or far
+-- ahead, are in the default one. A cached plan that looks for ids locks every partition. So what is called for each
+-- batch of jobs either writes only to the days of its ids, or is planned for them each time (``contents``).
 CREATE TABLE jobs (
     id uuid NOT NULL,
     enqueued_at bigint NOT NULL,
@@ -90,27 +105,35 @@ CREATE TABLE jobs (
 ALTER TABLE jobs ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET STORAGE EXTERNAL,
     ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL, ALTER headers SET STORAGE EXTERNAL;
 ALTER TABLE jobs ADD CONSTRAINT jobs_pkey PRIMARY KEY (id);
+CREATE INDEX jobs_objects ON jobs (oldest_hour(parameters, vm_state, metadata, blob), id)
+WHERE oldest_hour(parameters, vm_state, metadata, blob) IS NOT NULL;
 
 -- Cells that a run has replaced or cleared, by the bits of ``mask``: 1 parameters, 2 vm_state, 4 metadata, 8 blob. They
--- count instead of those in ``jobs``, which stay, so that a new state does not rewrite all that came with the job. Only a
--- job that has been leased before can have some.
+-- count instead of those in ``jobs``, which stay: a new state does not rewrite all that came with the job. Only a job
+-- that has been leased can have some. ``object_hour``: none of them refers to an object of an earlier hour; it is a
+-- column, so that a state that replaces another writes to no index.
 CREATE TABLE patches (
     id uuid NOT NULL CONSTRAINT patches_pkey PRIMARY KEY,
     mask smallint NOT NULL,
     parameters bytea,
     vm_state bytea,
     metadata bytea,
-    blob bytea
+    blob bytea,
+    object_hour integer
 ) WITH (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 ALTER TABLE patches ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET STORAGE EXTERNAL,
     ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL;
+CREATE INDEX patches_objects ON patches (object_hour, id) WHERE object_hour IS NOT NULL;
 
--- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired. ``lane`` is where claims look for
--- it: none in the line of its queue (``ready_line``); in a governed queue, a number of its tenant and task (``lane_of``), which is even.
--- What is not due waits apart until a claim promotes it: in lane 0, or in the odd one beside that of its tenant and task. That of a job
--- that waits for the turn of its group (``gid``) is below 0, where no claim looks. ``epoch`` is that of the last lease, 0 if there was
--- none; below 0, here and in ``paused``, if no lease ever began the job. Here and below, the order of the columns leaves no gap, and what
--- most jobs do not have is NULL: both make less to log.
+-- AVAILABLE, delayed jobs included. ``dies_at``: the instant from which the job is both due and expired. ``epoch``:
+-- that of the last lease, 0 if there was none; negative, here and in ``paused``, if no handler was ever called.
+--
+-- ``lane`` is where claims look for the job. NULL: in the line of its queue (``ready_line``). In a governed queue: an
+-- even number made from its tenant (``lane_of``), or from its tenant and task once a claim has put it aside
+-- (``lane_of_task``). A job that is not due waits apart until a claim promotes it: in lane 0, or in the odd lane after
+-- its even one. A job that waits to be called in its group (``gid``) has a negative lane, where no claim looks.
+--
+-- Here and below, the order of the columns leaves no gaps, and what most jobs lack is NULL: both make less WAL.
 CREATE TABLE ready (
     run_at bigint NOT NULL,
     id uuid NOT NULL CONSTRAINT ready_pkey PRIMARY KEY,
@@ -129,7 +152,7 @@ CREATE TABLE ready (
 CREATE UNIQUE INDEX ready_line ON ready (qid, priority, run_at, id) WHERE lane IS NULL;
 CREATE UNIQUE INDEX ready_lane ON ready (lane, priority, run_at, id) WHERE lane IS NOT NULL;
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
--- Not by dies_at itself: then ready_dying would not be the only way to the first of all.
+-- Not by dies_at itself: ready_dying must stay the only way to the first of all.
 CREATE INDEX ready_doomed ON ready ((coalesce(lane, qid)), (dies_at + 0)) WHERE dies_at IS NOT NULL;
 CREATE INDEX ready_lost ON ready ((coalesce(lane, qid)), priority, run_at) WHERE lost > 0;
 CREATE INDEX ready_group ON ready (gid, run_at, id) WHERE gid IS NOT NULL;
@@ -139,8 +162,8 @@ CREATE INDEX ready_turns ON ready (qid, run_at) WHERE lane >= 461168601842738790
 CREATE INDEX ready_asleep ON ready (lane, run_at, id) WHERE lane >= 4611686018427387904 AND lane & 1 = 1;
 CREATE INDEX ready_asleep_qid ON ready (qid, run_at) WHERE lane >= 4611686018427387904 AND lane & 1 = 1;
 
--- RUNNING. ``lost``: none if no lease of it ever was. ``begun``: a handler may have been called for it before this lease; none if not.
--- ``tid`` is the number of its tenant where that is counted, as it is in a governed queue.
+-- RUNNING. ``lost``: NULL if no lease was lost. ``begun``: NULL if no handler can have been called before this lease.
+-- ``tid``: the number of the tenant, in a governed queue.
 CREATE TABLE leased (
     lease_until bigint NOT NULL,
     run_at bigint NOT NULL,
@@ -157,7 +180,8 @@ CREATE TABLE leased (
     gid bigint,
     tid bigint,
     holder text NOT NULL,
-    error bytea
+    error bytea,
+    progress bytea
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX leased_until ON leased (lease_until);
@@ -165,8 +189,9 @@ CREATE INDEX leased_cancel ON leased (holder) WHERE cancel;
 CREATE INDEX leased_group ON leased (gid) WHERE gid IS NOT NULL;
 CREATE INDEX leased_tenant ON leased (tid, holder) WHERE tid IS NOT NULL;
 
--- Running jobs that are to be cancelled, where whoever asks must not touch ``leased``: a transaction that may last. Nothing is unique
--- here, so that no two wait for each other. A job that is no longer RUNNING is cancelled by a reap. ``superseded``: it was a plan that asked.
+-- Requests to cancel running jobs, from transactions that may last and so must not lock ``leased``. Nothing is unique
+-- here, so no two wait for each other. If the job is no longer RUNNING, a reap cancels it. ``superseded``: a plan asked
+-- for it.
 CREATE TABLE asks (
     id uuid NOT NULL,
     superseded boolean NOT NULL
@@ -186,8 +211,26 @@ CREATE TABLE paused (
     error bytea
 );
 
--- COMPLETED, CANCELLED, FAILED: by id as ``jobs`` is, so that both lose a day together. ``lost`` as in ``leased``; ``tenant`` is
--- told of FAILED ones only.
+-- A job of any state, with what travels from table to table; and as it is taken out of ``ready`` or ``leased``.
+CREATE TYPE place AS (
+    state smallint, id uuid, qid integer, priority smallint, run_at bigint, epoch bigint, attempt integer, lost integer,
+    size integer, keyed boolean, error bytea, holder text, cancel boolean, held_until bigint, result bytea, lane bigint,
+    gid bigint
+);
+CREATE FUNCTION place_of(y ready) RETURNS place LANGUAGE sql IMMUTABLE AS $$
+    SELECT (
+        0, y.id, y.qid, y.priority, y.run_at, y.epoch, y.attempt, y.lost, y.size, y.keyed, y.error, NULL, false, NULL, NULL, y.lane, y.gid
+    )::place
+$$;
+CREATE FUNCTION place_of(l leased) RETURNS place LANGUAGE sql IMMUTABLE AS $$
+    SELECT (
+        1, l.id, l.qid, l.priority, l.run_at, l.epoch, l.attempt, coalesce(l.lost, 0), l.size, l.keyed, l.error, l.holder, l.cancel,
+        NULL, NULL, NULL, l.gid
+    )::place
+$$;
+
+-- COMPLETED, CANCELLED, FAILED. Partitioned as ``jobs`` is, so both lose a day together. ``lost`` is as in ``leased``;
+-- only FAILED jobs have a ``tenant``.
 CREATE TABLE ended (
     finished_at bigint NOT NULL,
     held_until bigint NOT NULL,
@@ -211,11 +254,12 @@ ALTER TABLE ended ADD CONSTRAINT ended_pkey PRIMARY KEY (id);
 CREATE INDEX ended_age ON ended (state, finished_at);
 CREATE INDEX ended_dead ON ended (tenant, finished_at) WHERE state = 5;
 CREATE INDEX ended_results ON ended (held_until) WHERE result IS NOT NULL;
--- What may still be held when its day goes.
+-- Jobs whose result may still be held when their day is dropped.
 CREATE INDEX ended_held ON ended (held_until) WHERE held_until - 86400000000 > finished_at;
 
--- Who last took a key. ``held_until`` is NULL while that job lives; ``failed``: it ended FAILED. ``alone_until`` is the same
--- again once the key outlives the record of its job, and NULL before: so the end of a job writes to no index.
+-- The job that last took a key. ``held_until``: NULL while that job lives. ``failed``: it ended FAILED.
+-- ``alone_until``: a copy of ``held_until`` once the key outlives its job, NULL before, so the end of a job writes to
+-- no index.
 CREATE TABLE keys (
     qid integer NOT NULL,
     key text NOT NULL,
@@ -227,7 +271,7 @@ CREATE TABLE keys (
 ) WITH (fillfactor = 90);
 CREATE INDEX keys_alone ON keys (alone_until) WHERE alone_until IS NOT NULL;
 
--- Inboxes that get a hint when a job ends, and since when they wait for it; NULL: since it was stored.
+-- Inboxes that get a hint when a job ends, and since when they wait. NULL: since the job was stored.
 CREATE TABLE waiters (
     id uuid NOT NULL,
     inbox text NOT NULL,
@@ -247,7 +291,7 @@ CREATE TABLE workers (
     steady_since bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- One row: since when somebody has been listed, and the last time in which nobody was, after a fleet that was at work.
+-- One row: since when some worker has been listed, and the last absence of the whole fleet (see ``Backend.renew``).
 CREATE TABLE absence (
     one boolean NOT NULL CONSTRAINT absence_pkey PRIMARY KEY CHECK (one),
     at_work_since bigint NOT NULL,
@@ -255,9 +299,9 @@ CREATE TABLE absence (
     ends bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
--- How many jobs of a queue are in which state, and how many bytes of them have ended: a row per transaction and queue,
--- added up into ``totals`` now and then. So no two transactions wait for each other over a counter. State 7: keys that outlive
--- the records of their jobs. FAILED ones are told by tenant too, and added up into ``shares``: who has how many of them.
+-- How many jobs of a queue are in which state, and how many bytes of them have ended. Each transaction adds a row per
+-- queue, so no two wait for each other over a counter; ``fold_deltas`` adds the rows up into ``totals``. State 6:
+-- ticks. State 7: keys that outlive their jobs. FAILED jobs are counted by tenant too, and added up into ``shares``.
 CREATE TABLE deltas (
     qid integer NOT NULL,
     state smallint NOT NULL,
@@ -280,8 +324,21 @@ CREATE TABLE shares (
 CREATE INDEX shares_jobs ON shares (jobs);
 CREATE INDEX shares_bytes ON shares (bytes);
 
--- What is done by one at a time: whoever does it has locked the row of its name. A lock in memory would not do: whoever is let
--- into the database can take those. Jobs of groups, and jobs that count towards a depth, share some of the names.
+-- The counters, added up or not; and the jobs of each queue by state.
+CREATE VIEW counts AS
+SELECT t.qid, t.state, t.jobs, t.bytes FROM totals AS t UNION ALL SELECT d.qid, d.state, d.jobs, d.bytes FROM deltas AS d;
+CREATE VIEW queue_counts AS
+SELECT c.qid,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 0), 0)::bigint AS available,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 1), 0)::bigint AS running,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 2), 0)::bigint AS jobs_paused,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 3), 0)::bigint AS completed,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 4), 0)::bigint AS cancelled,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 5), 0)::bigint AS failed
+FROM counts AS c GROUP BY c.qid;
+
+-- Work that one transaction does at a time: it locks the row of that name. Advisory locks would not do, since any user
+-- of the database can take them. Groups, and queues with a depth, share a fixed number of names.
 CREATE TABLE locks (
     name text NOT NULL CONSTRAINT locks_pkey PRIMARY KEY
 );
@@ -291,7 +348,7 @@ UNION ALL SELECT 'depth ' || n FROM generate_series(0, 63) AS n
 UNION ALL SELECT 'bell ' || n FROM generate_series(0, 3) AS n
 UNION ALL SELECT 'groups ' || lpad(n::text, 4, '0') FROM generate_series(0, 4095) AS n;
 
--- Whether nobody else has this lock; the caller has it then, until the end of the transaction.
+-- Take a lock until the end of the transaction. False: somebody else has it.
 CREATE FUNCTION try_lock(p_name text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
@@ -299,7 +356,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- What is done by one process for all, now and then: not before ``next_at``. ``failures`` in a row make it wait longer.
+-- Upkeep that one process does for all, not before ``next_at``. ``failures`` in a row make it wait longer.
 CREATE TABLE duties (
     name text NOT NULL CONSTRAINT duties_pkey PRIMARY KEY,
     next_at bigint NOT NULL DEFAULT 0,
@@ -307,8 +364,8 @@ CREATE TABLE duties (
 ) WITH (fillfactor = 50);
 INSERT INTO duties (name) VALUES ('days');
 
--- Days whose partitions were taken out, as ``gone_jobs_…`` and ``gone_ended_…``: their jobs, all in this state but for the
--- ``kept`` ones, of which there are copies, are counted off up to the id ``mark``.
+-- Days whose partitions were detached, and renamed to ``gone_jobs_…`` and ``gone_ended_…``. Their jobs, all in this
+-- state, are counted off up to the id ``mark``, except the ``kept`` ones, which were copied.
 CREATE TABLE gone_days (
     day date NOT NULL CONSTRAINT gone_days_pkey PRIMARY KEY,
     state smallint NOT NULL,
@@ -316,18 +373,18 @@ CREATE TABLE gone_days (
     mark uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000'
 );
 
--- The lowest id that a job made on this day, by UTC, can have.
+-- The lowest id that a job made on this day (UTC) can have.
 CREATE FUNCTION day_start(p_day date) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
     SELECT (lpad(to_hex((p_day - date '1970-01-01')::bigint * 86400000), 12, '0') || repeat('0', 20))::uuid
 $$;
 
--- The day, by UTC, of an instant.
+-- The day (UTC) of an instant.
 CREATE FUNCTION day_of(p_at bigint) RETURNS date LANGUAGE sql IMMUTABLE AS $$
     SELECT date '1970-01-01' + (p_at / 86400000000)::integer
 $$;
 
--- A partition of both tables. Its storage differs from PostgreSQL's usual one: payloads come compressed, if that helps
--- at all, and those of a few kilobytes stay in the row; but not in the default one, which is read through whenever a day is made.
+-- Make a partition of both tables. Payloads arrive compressed, so those of a few kilobytes stay in the row; but not in
+-- the default partition, which is scanned whenever a day is made.
 CREATE FUNCTION make_partition(p_name text, p_bounds text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     EXECUTE format(
@@ -343,15 +400,16 @@ SELECT
     make_partition('after', format('FOR VALUES FROM (%L) TO (MAXVALUE)', day_start('2100-01-01'))),
     make_partition('other', 'DEFAULT');
 
--- Whether too many jobs of this day lie in the default partition already to be moved at once: the day stays there.
+-- Whether the default partition has too many jobs of this day to move them at once. The day then stays there.
 CREATE FUNCTION crowded(p_day date) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT count(*) > 10000 FROM (  -- jobs_other_pkey
         SELECT 1 FROM jobs_other AS o WHERE o.id >= day_start(p_day) AND o.id < day_start(p_day + 1) LIMIT 10001
     ) AS few
 $$;
 
--- A place for the jobs of this day, unless it has one; whether it has one now. Those that came before it move there. Nobody waits
--- for this but who looks into the default partition, and this waits for nobody longer than a moment: there is another time.
+-- Make the partitions of a day, and move its jobs there from the default partition. Returns whether the day has
+-- partitions now. Only those who look into the default partition wait for this, and it waits for nobody longer than a
+-- moment: it can be repeated.
 CREATE FUNCTION make_day(p_day date) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -383,11 +441,10 @@ BEGIN
     END LOOP;
     RETURN true;
 EXCEPTION WHEN lock_not_available OR deadlock_detected OR duplicate_table OR unique_violation THEN
-    RETURN to_regclass('jobs_' || v_name) IS NOT NULL;  -- but for the first, somebody else makes it at the same time
+    RETURN to_regclass('jobs_' || v_name) IS NOT NULL;  -- all but the first error: somebody else makes it too
 END $$;
 
--- Two weeks of days are made ahead, by the store's clock, one with each call; whether there is one more to make, or NULL where
--- somebody has the tables in hand.
+-- Make one of the next 14 days. Returns whether there may be one more to make; NULL if somebody uses the tables.
 CREATE FUNCTION make_day_v1(p_at bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_today CONSTANT date := day_of(clock(p_at));
@@ -411,7 +468,7 @@ END $$;
 
 SELECT make_day((clock_timestamp() AT TIME ZONE 'UTC')::date + ahead) FROM generate_series(0, 2) AS ahead;
 
--- Everything about one job, wherever it lies; always asked for by id.
+-- Everything about a job, whatever its state. Always queried by id.
 CREATE VIEW entries AS
 SELECT
     j.id, j.enqueued_at, j.expires_at, j.timeout, j.result_ttl, j.max_attempts, j.task, j.tenant, j.key, j.group_name,
@@ -428,7 +485,7 @@ SELECT
     coalesce(y.size, l.size, p.size, e.size) AS size, coalesce(y.keyed, l.keyed, p.keyed, e.keyed) AS keyed,
     coalesce(y.error, l.error, p.error, e.error) AS error,
     l.lease_until, l.holder, coalesce(l.cancel OR EXISTS (SELECT 1 FROM asks AS a WHERE a.id = l.id), false) AS cancel,
-    e.finished_at, e.held_until, e.reason, e.result
+    e.finished_at, e.held_until, e.reason, e.result, l.progress
 FROM jobs AS j
 LEFT JOIN patches AS c ON c.id = ANY (ARRAY[j.id])
 LEFT JOIN ready AS y ON y.id = ANY (ARRAY[j.id])

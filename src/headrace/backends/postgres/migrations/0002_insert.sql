@@ -2,14 +2,14 @@
 CREATE FUNCTION now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
     'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint';
 
--- Whose call it is. Inside of a function with the rights of its owner, ``current_user`` is that owner; the setting is the
--- role that the session has taken on, which the server lets it do only as a member.
+-- The role that calls. In a SECURITY DEFINER function ``current_user`` is the owner; the setting is the role that the
+-- session has taken on, which the server allows only to its members.
 CREATE FUNCTION caller() RETURNS name LANGUAGE sql STABLE AS $$
     SELECT CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role')::name END
 $$;
 
--- When a call happens: by the store's clock, whatever it says itself. Only the owner's word counts, as in tests; and that of
--- one step to the next, which passes on what it has read from the clock.
+-- When a call happens. The store's clock counts. An ``at`` is believed only from the owner (in tests), and from one
+-- step of a statement to the next.
 CREATE FUNCTION clock_of_owner(p_at bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN CASE
@@ -25,24 +25,24 @@ CREATE FUNCTION clock(p_at bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
     END
 $$;
 
--- What is out of bounds is refused.
+-- Refuse values that are out of bounds.
 CREATE FUNCTION refuse(p_problem text, p_hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = format('%s; nothing was stored', p_problem),
         HINT = coalesce(p_hint, 'Clients check the same before they send anything.');
 END $$;
 
--- Numbers of what has a name. They are as good as unique, so nothing need be kept, nor locked, to tell the same one again.
+-- A number for a name. It is as good as unique, so it need not be stored or locked.
 CREATE FUNCTION number_of(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT ('x' || encode(substr(sha256(convert_to(p_name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint & 4611686018427387903
 $$;
 
--- The number that a queue has; or, where another queue has that one already, the next that it may have.
+-- The number that a queue gets, or, if another queue has it, the next one to try.
 CREATE FUNCTION queue_number(p_name text, p_try integer) RETURNS integer LANGUAGE sql STABLE SET search_path FROM CURRENT AS
     'SELECT (number_of(''queue '' || p_try || '' '' || p_name) % 2147483646 + 1)::integer';
 
--- The queue gets this number, unless another has it: whether it does. One that is being named under the same number, in a transaction that
--- is still open, is waited for a moment.
+-- Give a queue this number, unless another has it. Returns whether it was given. Waits a moment for a transaction that
+-- names another queue under the same number.
 CREATE FUNCTION take_number(p_qid integer, p_name text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$
 BEGIN
@@ -56,7 +56,7 @@ EXCEPTION
             USING ERRCODE = 'serialization_failure', HINT = 'Try again once it has ended, or give the queue another name.';
 END $$;
 
--- Make the name of a queue known; its number. ``p_bound`` as for ``insert_v1``.
+-- Make the name of a queue known. Returns its number. ``p_bound`` as in ``insert_v1``.
 CREATE FUNCTION name_queue(p_name text, p_bound boolean) RETURNS integer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -89,11 +89,11 @@ BEGIN
     PERFORM refuse('queue: no number is free for this name', 'Try another name.');
 END $$;
 
--- Names that transactions of their own have left come into ``queues``: these, or a bounded number of all; whether there were some.
+-- Copy names from ``named`` to ``queues``: these, or a bounded number of all. Returns whether there were any.
 CREATE FUNCTION name_queues(p_names text[] DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
-    IF NOT EXISTS (SELECT 1 FROM named)  -- most often, and then asked at once, whatever the number of names
+    IF NOT EXISTS (SELECT 1 FROM named)  -- as usual: no need to look up each name
         OR NOT EXISTS (SELECT 1 FROM named AS n WHERE p_names IS NULL OR n.name = ANY (p_names))  -- named_name
     THEN
         RETURN false;
@@ -107,8 +107,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- The numbers of queues, which are made known. Whoever has a number in hand keeps the queue from being forgotten until
--- the end of the transaction: by a lock on the table, or, if the queue is about to go, on its row; neither hinders anybody else.
+-- The numbers of queues, which are made known. Until the end of the transaction no queue in use can be forgotten: the
+-- lock on the table prevents it, or, if a queue is leaving, the lock on its row. Neither blocks anybody else.
 CREATE FUNCTION queue_ids(p_names text[], p_bound boolean DEFAULT false) RETURNS integer[] LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 DECLARE
@@ -135,15 +135,14 @@ BEGIN
         FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) JOIN numbers AS x ON x.name = n.name;
     END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        -- A transaction that looks back may see a queue that has been forgotten since: better that it fails.
+        -- An old snapshot may show a queue that has been forgotten since. Then this fails.
         PERFORM 1 FROM queues AS q WHERE q.qid = ANY (found) FOR KEY SHARE;
     END IF;
     RETURN found;
 END $$;
 
--- Lock the keys that jobs of these queues have, and those of the same name in the queues that they move to. Whoever writes
--- more than one key does this first, and after it has locked the places of the jobs by id: as everybody goes in the same
--- order, no two wait for each other.
+-- Lock the keys of these jobs, and the same keys in the queues that they move to. A transaction that writes several
+-- keys calls this first, after it has locked its jobs by id. All use the same order, so no two wait for each other.
 CREATE FUNCTION lock_keys(p_ids uuid[], p_qids integer[], p_to integer[] DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
@@ -151,32 +150,33 @@ BEGIN
         SELECT DISTINCT x.qid, j.key, x.id FROM unnest(p_ids, p_qids, p_to) AS n (id, qid, goes_to)
         JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) CROSS JOIN LATERAL (VALUES (n.qid, n.id), (n.goes_to, NULL)) AS x (qid, id)
         WHERE j.key IS NOT NULL AND x.qid IS NOT NULL ORDER BY x.qid, j.key OFFSET 0
-    ) AS m CROSS JOIN LATERAL (  -- keys_pkey, by both: queue and key come from one place, so neither is looked for alone
+    ) AS m CROSS JOIN LATERAL (  -- keys_pkey, both columns
         SELECT 1 FROM keys AS k WHERE k.qid = m.qid AND k.key = m.key AND (m.id IS NULL OR k.id = m.id) FOR UPDATE
     ) AS locked;
 END $$;
 
--- Bytes of the cells of a job.
+-- Bytes in the cells of a job.
 CREATE FUNCTION weight(p_parameters bytea, p_vm_state bytea, p_metadata bytea, p_blob bytea) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT coalesce(octet_length(p_parameters), 0) + coalesce(octet_length(p_vm_state), 0)
         + coalesce(octet_length(p_metadata), 0) + coalesce(octet_length(p_blob), 0)
 $$;
 
--- A cell is no larger than this, however it came into the store: what is, comes as an empty one, which no worker can read.
-CREATE FUNCTION bounded(p_cell bytea) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-    'SELECT CASE WHEN octet_length(p_cell) > 67108864 THEN ''''::bytea ELSE p_cell END';
+-- A cell as a claim brings it. One that is not wanted is empty, so it only tells that it is there; so is one that is
+-- larger than any client sends, which no worker can read.
+CREATE FUNCTION brought(p_cell bytea, p_wanted boolean) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+    'SELECT CASE WHEN octet_length(p_cell) > 67108864 OR NOT p_wanted AND p_cell IS NOT NULL THEN ''''::bytea WHEN p_wanted THEN p_cell END';
 
--- Where the keys and the schedules of a role live that is confined to tenants: under the name of the tenant.
+-- The prefix of the keys and schedules of a role that is confined to tenants.
 CREATE FUNCTION key_scope(p_tenant text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT replace(replace(p_tenant, '%', '%25'), '/', '%2F') || '/'
 $$;
--- Whether a key is one of theirs, and no longer than it may be.
+-- Whether a key has this prefix, and is not too long.
 CREATE FUNCTION scoped_key_fits(p_tenant text, p_key text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT starts_with(p_key, key_scope(p_tenant)) AND octet_length(p_key) <= 1024 + octet_length(key_scope(p_tenant))
 $$;
 
--- A new job, as clients send it. ``queue`` is the number of its queue among the names that come with it.
+-- A new job, as clients send it. ``queue`` is an index into the names that are sent along.
 CREATE TYPE job_row AS (
     id uuid,
     queue smallint,
@@ -193,6 +193,8 @@ CREATE TYPE job_row AS (
     headers bytea,
     reply_to text,
     hold_failed boolean,
+    key_until smallint,
+    replaces smallint,
     group_name text,
     parameters bytea,
     vm_state bytea,
@@ -200,9 +202,9 @@ CREATE TYPE job_row AS (
     blob bytea
 );
 
--- What a row weighs; none where it is what no client sends: that might overflow later, among the jobs of others. A job that was
--- made by a schedule has some headers more, and expires as much later as it was planned ahead. 2 ** 52 microseconds are 142
--- years: nothing overflows with them, here or in clients.
+-- What a row weighs. NULL if it is out of bounds, as it might overflow later, among the jobs of others. A job made by a
+-- schedule may have more headers, and expire later. 2 ** 52 microseconds are 142 years: nothing overflows with them,
+-- here or in clients.
 CREATE FUNCTION row_weight(p_now bigint, r job_row) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE
         WHEN octet_length(r.task) BETWEEN 1 AND 1024 AND octet_length(r.tenant) <= 1024
@@ -226,7 +228,7 @@ CREATE FUNCTION row_weight(p_now bigint, r job_row) RETURNS integer LANGUAGE sql
     END
 $$;
 
--- Refuse the row of this number, which is out of bounds; say in what.
+-- Refuse a row that is out of bounds, and say why.
 CREATE FUNCTION refuse_row(p_now bigint, p_ord integer, r job_row) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 DECLARE
@@ -253,7 +255,7 @@ BEGIN
     ) AS x (what, got, least, most, unit) WHERE (x.got BETWEEN x.least AND x.most) IS NOT TRUE;
 END $$;
 
--- What rows weigh, as retention counts it; nobody is believed about that. Called by ``insert_v1`` alone, whose settings it has.
+-- What rows weigh, as retention counts it. Called by ``insert_v1`` only; uses its settings.
 CREATE FUNCTION weigh(p_now bigint, p_rows job_row[]) RETURNS integer[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_sizes integer[] := ARRAY(SELECT row_weight(p_now, n) FROM unnest(p_rows) AS n);
@@ -265,7 +267,7 @@ BEGIN
     RETURN v_sizes;
 END $$;
 
--- An inbox waits for the end of a job. Of more than a hundred those that came first make room, but for those that somebody has in hand.
+-- An inbox waits for the end of a job. Of more than a hundred, the oldest are dropped, unless somebody has locked them.
 CREATE FUNCTION watch(p_now bigint, p_id uuid, p_inbox text) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -283,17 +285,18 @@ BEGIN
     END IF;
 END $$;
 
--- Of groups, tenants and lanes.
+-- The numbers of groups, tenants and lanes.
 CREATE FUNCTION gid_of(p_qid integer, p_group text) RETURNS bigint LANGUAGE sql STABLE AS
     'SELECT number_of(''group '' || p_qid || '' '' || p_group)';
 CREATE FUNCTION tid_of(p_qid integer, p_tenant text) RETURNS bigint LANGUAGE sql STABLE AS
     'SELECT number_of(''tenant '' || p_qid || '' '' || p_tenant)';
--- Above all numbers of queues; even.
-CREATE FUNCTION lane_of(p_qid integer, p_tenant text, p_task text) RETURNS bigint LANGUAGE sql STABLE AS $$
+-- Even, and above all numbers of queues. ``lane_of_task``: where jobs of a task with rules are put aside.
+CREATE FUNCTION lane_of(p_tid bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT p_tid & -2 | 4611686018427387904';
+CREATE FUNCTION lane_of_task(p_qid integer, p_tenant text, p_task text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT number_of('lane ' || p_qid || ' ' || length(p_tenant) || ' ' || p_tenant || p_task) & -2 | 4611686018427387904
 $$;
 
--- New jobs wait, and are counted.
+-- New jobs become AVAILABLE, and are counted.
 CREATE FUNCTION make_ready(p_now bigint, p_qids integer[], p_rows job_row[], p_sizes integer[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
@@ -306,7 +309,7 @@ BEGIN
     INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_rows) AS n GROUP BY 1;
 END $$;
 
--- The same where there are groups, or governed queues. Jobs of groups stand in line; the caller has them called.
+-- The same where there are groups or governed queues. Jobs of groups wait until the caller has them called.
 CREATE FUNCTION make_ready_by_rules(p_now bigint, p_qids integer[], p_rows job_row[], p_sizes integer[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -322,19 +325,17 @@ BEGIN
             CASE WHEN n.group_name IS NOT NULL THEN gid_of(p_qids[n.queue], n.group_name) END AS gid,
             CASE
                 WHEN n.group_name IS NOT NULL THEN -p_qids[n.queue]
-                WHEN v_governed[n.queue] THEN lane_of(p_qids[n.queue], n.tenant, n.task)
+                WHEN v_governed[n.queue] THEN lane_of(tid_of(p_qids[n.queue], n.tenant))
                     + (coalesce(n.run_at, p_now + n.delay) > p_now)::integer
                 WHEN coalesce(n.run_at, p_now + n.delay) > p_now THEN 0
             END AS lane
         FROM unnest(p_rows) WITH ORDINALITY AS n
     ), told AS (
-        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
-        SELECT g.qid, 1, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs), array_agg(g.due), array_agg(g.lane),
-            array_agg(g.tenant), array_agg(g.task)
+        INSERT INTO news (qid, kind, tids, jobs, ats, tenants)
+        SELECT g.qid, 1, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs), array_agg(g.due), array_agg(g.tenant)
         FROM (
-            SELECT f.qid, f.lane & -2 AS lane, f.tenant, f.task, count(*) AS jobs, min(f.due) AS due,
-                (row_number() OVER () - 1) / 250 AS part
-            FROM fresh AS f WHERE f.lane >= 4611686018427387904 GROUP BY f.qid, f.lane & -2, f.tenant, f.task
+            SELECT f.qid, f.tenant, count(*) AS jobs, min(f.due) AS due, (row_number() OVER () - 1) / 250 AS part
+            FROM fresh AS f WHERE f.lane >= 4611686018427387904 GROUP BY f.qid, f.tenant
         ) AS g GROUP BY g.qid, g.part
     )
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, gid)
@@ -345,7 +346,7 @@ BEGIN
     INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_rows) AS n GROUP BY 1;
 END $$;
 
--- A key that outlives its job and is free by now goes; whether there was one.
+-- Remove a key that outlived its job, if its time is over. Returns whether there was one.
 CREATE FUNCTION release_key(p_now bigint, p_qid integer, p_key text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
@@ -357,38 +358,44 @@ BEGIN
     RETURN false;
 END $$;
 
--- The job takes the key; or, if another has it, who that is, and whether nothing but the key is left of it. Called by
--- ``take_keys`` alone, whose settings it has.
+-- The job takes the key. If another job has it: returns that job, and whether only its key is left. ``p_until``: until
+-- when that job keeps it: 0 while it is held, 1 while it lives, 2 while it waits. Called by ``take_keys`` and
+-- ``insert_v1`` only; uses their settings.
 CREATE FUNCTION take_key(
-    p_now bigint, p_qid integer, p_key text, p_id uuid, p_hold boolean, p_inbox text, OUT id uuid, OUT alone boolean
+    p_now bigint, p_qid integer, p_key text, p_id uuid, p_hold boolean, p_until smallint, p_inbox text, OUT id uuid,
+    OUT alone boolean
 ) LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
+DECLARE
+    v_then CONSTANT bigint := CASE WHEN p_until > 0 THEN 9223372036854775807 ELSE p_now END;
+    v_waits CONSTANT boolean := coalesce(p_until = 2, false);
 BEGIN
-    -- keys_pkey. What is taken is not touched: this transaction may last, and whoever ends that job must not wait.
+    -- keys_pkey. A taken key is not locked: this transaction may last, and the end of that job must not wait for it.
     IF p_inbox IS NULL THEN
         SELECT k.id, k.alone_until IS NOT NULL INTO id, alone FROM keys AS k WHERE k.qid = p_qid AND k.key = p_key
-            AND (k.held_until IS NULL OR k.held_until > p_now OR (k.failed AND p_hold));
-        IF FOUND THEN
+            AND (k.held_until IS NULL OR k.held_until > v_then OR (k.failed AND p_hold));
+        IF FOUND AND NOT (v_waits AND EXISTS (SELECT 1 FROM leased AS l WHERE l.id = take_key.id)) THEN  -- leased_pkey
             RETURN;
         END IF;
     END IF;
     LOOP
-        -- A row that it does not update, it still locks: with somebody who waits for it, that job must not end unseen.
+        -- This locks the row even if it does not update it: a job that somebody waits for must not end unseen.
         INSERT INTO keys AS k (qid, key, id) VALUES (p_qid, p_key, p_id)
         ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
-        WHERE k.held_until <= p_now AND NOT (k.failed AND p_hold) AND k.alone_until IS NULL;
+        WHERE k.held_until <= v_then AND NOT (k.failed AND p_hold) AND k.alone_until IS NULL
+            OR v_waits AND k.held_until IS NULL AND EXISTS (SELECT 1 FROM leased AS l WHERE l.id = k.id);  -- leased_pkey
         IF FOUND THEN
             id := NULL;
             RETURN;
         END IF;
-        EXIT WHEN NOT release_key(p_now, p_qid, p_key);
+        EXIT WHEN NOT release_key(v_then, p_qid, p_key);
     END LOOP;
     SELECT k.id, k.alone_until IS NOT NULL INTO id, alone FROM keys AS k WHERE k.qid = p_qid AND k.key = p_key;
 END $$;
 
--- Of rows with keys, the numbers of those that do not get theirs, and who has it.
-CREATE TYPE losers AS (ords integer[], holders uuid[], alone boolean[]);
--- All that have a key take it, but for those with a known id. Called by those alone whose settings it has.
+-- The rows that did not get their key, and the jobs that have it.
+CREATE TYPE losers AS (ords integer[], owners uuid[], alone boolean[]);
+-- Rows with a key take it, except those with a known id. Uses the settings of its callers.
 CREATE FUNCTION take_keys(p_now bigint, p_qids integer[], p_rows job_row[], p_bound boolean, p_known uuid[]) RETURNS losers
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -396,25 +403,26 @@ DECLARE
     h record;
     r record;
 BEGIN
-    -- In the order of the keys, so that two inserts never wait for each other; and within a key in that of the rows.
+    -- Ordered by key, so that no two inserts wait for each other; within a key, in the order of the rows.
     FOR r IN
-        SELECT n.ordinality::integer AS ord, n.id, p_qids[n.queue] AS qid, n.key, n.hold_failed, CASE WHEN NOT p_bound THEN n.reply_to END AS inbox
+        SELECT n.ordinality::integer AS ord, n.id, p_qids[n.queue] AS qid, n.key, n.hold_failed, n.key_until,
+            CASE WHEN NOT p_bound THEN n.reply_to END AS inbox
         FROM unnest(p_rows) WITH ORDINALITY AS n
         WHERE n.key IS NOT NULL AND n.id <> ALL (p_known)
         ORDER BY 3, n.key, n.ordinality
     LOOP
-        h := take_key(p_now, r.qid, r.key, r.id, r.hold_failed, r.inbox);
+        h := take_key(p_now, r.qid, r.key, r.id, r.hold_failed, r.key_until, r.inbox);
         IF h.id IS NOT NULL THEN
             v_losers.ords := v_losers.ords || r.ord;
-            v_losers.holders := v_losers.holders || h.id;
+            v_losers.owners := v_losers.owners || h.id;
             v_losers.alone := v_losers.alone || h.alone;
         END IF;
     END LOOP;
     RETURN v_losers;
 END $$;
 
--- One row, as a request enqueues it: a new id, no rules, nobody who waits. To take it for one of many would cost more than to
--- store it. Called by ``insert_v1`` alone, whose settings it has.
+-- Insert one row with a new id, without rules or waiters. The general way would cost more than the insert itself.
+-- Called by ``insert_v1`` only; uses its settings.
 CREATE FUNCTION insert_one(p_now bigint, p_qid integer, r job_row, p_size integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_due CONSTANT bigint := coalesce(r.run_at, p_now + r.delay);
@@ -436,20 +444,20 @@ BEGIN
     INSERT INTO deltas (qid, state, jobs) VALUES (p_qid, 0, 1);
 END $$;
 
--- Rows become jobs. ``p_gated``: no more than fit into the depth of their queue and of the store. ``p_bound``: in a
--- transaction that may last, so nothing is locked that others wait for. Without ``p_calls`` the caller has their groups called,
--- together with others. ``p_new``: no id is thought to be stored already, and one that is breaks the call off with
--- unique_violation. Without it, plain jobs cost a transaction within the transaction. Answers only for those that did not become a
--- job: status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, of which ``room`` tells (see ``fitting``).
+-- A row that did not become a job: status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, with its ``room`` (see ``fitting``),
+-- 5 REPLACED.
+CREATE TYPE inserted_row AS (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea);
+
+-- Insert rows. ``p_gated``: refuse what does not fit into the depth of its queue or of the store. ``p_bound``: the
+-- transaction may last, so it locks nothing that others wait for. ``p_calls``: call the groups of the jobs; without it,
+-- the caller does, together with others. ``p_new``: all ids are expected to be new; one that is not raises
+-- unique_violation. Without it, plain jobs cost a subtransaction.
 CREATE FUNCTION insert_v1(
     p_at bigint, p_names text[], p_rows job_row[], p_gated boolean DEFAULT false, p_bound boolean DEFAULT false,
     p_calls boolean DEFAULT true, p_new boolean DEFAULT false
-) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea)
-LANGUAGE plpgsql VOLATILE
+) RETURNS SETOF inserted_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
-AS $$
-#variable_conflict use_column
+SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_now bigint := clock(p_at);
     v_qids integer[] := queue_ids(p_names, p_bound);
@@ -457,10 +465,12 @@ DECLARE
     v_keyed boolean;
     v_replies boolean;
     v_grouped boolean;
+    v_replaces boolean;
     v_twice boolean := false;
     v_fitting record;
     v_sizes integer[];
     v_known uuid[] := '{}';
+    v_locked uuid[] := '{}';
     v_losers losers := ('{}', '{}', '{}');
     h record;
     r job_row := p_rows[1];
@@ -479,10 +489,11 @@ BEGIN
         v_keyed := r.key IS NOT NULL;
         v_replies := r.reply_to IS NOT NULL;
         v_grouped := r.group_name IS NOT NULL;
+        v_replaces := r.replaces > 0;
     ELSE
-        SELECT bool_or(n.key IS NOT NULL), bool_or(n.reply_to IS NOT NULL), bool_or(n.group_name IS NOT NULL),
+        SELECT bool_or(n.key IS NOT NULL), bool_or(n.reply_to IS NOT NULL), bool_or(n.group_name IS NOT NULL), bool_or(n.replaces > 0),
             count(DISTINCT n.id) < count(n.id)
-        INTO v_keyed, v_replies, v_grouped, v_twice FROM unnest(p_rows) AS n;
+        INTO v_keyed, v_replies, v_grouped, v_replaces, v_twice FROM unnest(p_rows) AS n;
     END IF;
     v_ruled := v_ruled OR v_grouped;
     IF v_twice THEN
@@ -496,19 +507,24 @@ BEGIN
             RETURN QUERY SELECT * FROM insert_v1(v_now, p_names, p_rows, false, p_bound, p_calls, true);
             RETURN;
         EXCEPTION WHEN unique_violation THEN
-            NULL;  -- some are here already: it takes a closer look
+            NULL;  -- some are stored already: look closer
         END;
+    END IF;
+    IF v_replaces THEN
+        v_locked := lock_replaced(v_now, v_qids, p_rows);
     END IF;
     IF NOT p_new THEN  -- jobs_pkey, one probe per id
         SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_rows) AS n JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]);
     END IF;
-    IF cardinality(p_rows) = 1 THEN  -- without a query, which would cost more than all that it does
+    IF cardinality(p_rows) = 1 THEN  -- without a query, which would cost more than the work
         v_sizes := ARRAY[row_weight(v_now, r)];
         IF v_sizes[1] IS NULL THEN
             PERFORM refuse_row(v_now, 1, r);
         END IF;
         IF v_keyed AND v_known = '{}' THEN
-            h := take_key(v_now, v_qids[r.queue], r.key, r.id, r.hold_failed, CASE WHEN NOT p_bound THEN r.reply_to END);
+            h := take_key(
+                v_now, v_qids[r.queue], r.key, r.id, r.hold_failed, r.key_until, CASE WHEN NOT p_bound THEN r.reply_to END
+            );
             IF h.id IS NOT NULL THEN
                 v_losers := (ARRAY[1], ARRAY[h.id], ARRAY[h.alone]);
             END IF;
@@ -521,7 +537,7 @@ BEGIN
     END IF;
     IF v_losers.ords <> '{}' OR NOT p_new THEN
         RETURN QUERY SELECT * FROM insert_others(
-            v_losers, v_known, v_now, v_qids, p_rows, v_sizes, v_ruled, v_grouped AND p_calls, p_bound, p_new
+            v_losers, v_known, v_now, v_qids, p_rows, v_sizes, v_ruled, v_grouped AND p_calls, p_bound, p_new, v_locked
         );
         RETURN;
     ELSIF cardinality(p_rows) = 1 AND NOT v_ruled AND NOT v_replies THEN
@@ -550,11 +566,9 @@ BEGIN
     END IF;
 END $$;
 
--- The same where an id comes twice; the caller has their groups called.
+-- The same if an id comes twice. The caller calls the groups.
 CREATE FUNCTION insert_one_by_one(p_now bigint, p_names text[], p_rows job_row[], p_bound boolean)
-RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+RETURNS SETOF inserted_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     FOR i IN 1..cardinality(p_rows) LOOP
         RETURN QUERY
@@ -563,22 +577,20 @@ BEGIN
     END LOOP;
 END $$;
 
--- The same where some do not become jobs: as their ids are known, or as others have their keys.
+-- The same if some rows do not become jobs, because their ids are known or others have their keys.
 CREATE FUNCTION insert_others(
     p_losers losers, p_known uuid[], p_now bigint, p_qids integer[], p_rows job_row[], p_sizes integer[], p_ruled boolean,
-    p_calls boolean, p_bound boolean, p_new boolean
-) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea)
-LANGUAGE plpgsql VOLATILE
+    p_calls boolean, p_bound boolean, p_new boolean, p_locked uuid[]
+) RETURNS SETOF inserted_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
-AS $$
-#variable_conflict use_column
+SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_losers integer[] := p_losers.ords;
-    v_holders uuid[] := p_losers.holders;
+    v_owners uuid[] := p_losers.owners;
     v_fresh uuid[];
     v_rows job_row[];
     v_sizes integer[];
+    v_replaced integer[];
     v_told integer;
 BEGIN
     SELECT array_agg(p_rows[n.ordinality] ORDER BY n.ordinality), array_agg(p_sizes[n.ordinality] ORDER BY n.ordinality) INTO v_rows, v_sizes
@@ -596,7 +608,7 @@ BEGIN
         RETURNING j.id
     )
     SELECT coalesce(array_agg(f.id), '{}') INTO v_fresh FROM fresh AS f;
-    -- Somebody stored one of these ids while this waited for a key: then the key may be somebody else's. Once more.
+    -- Somebody stored one of these ids while this waited for a key, which may then be somebody else's. Try again.
     IF cardinality(v_fresh) + cardinality(p_known) + cardinality(v_losers) < cardinality(p_rows)
         OR EXISTS (SELECT 1 FROM unnest(v_losers) AS o JOIN jobs AS j ON j.id = ANY (ARRAY[(p_rows[o]).id]))  -- jobs_pkey
     THEN
@@ -611,7 +623,7 @@ BEGIN
     IF p_calls THEN
         PERFORM call_inserted(p_qids, v_rows, p_bound);
     END IF;
-    -- Those who wait: for new jobs, and for those that have the key and are still to end.
+    -- Inboxes wait for new jobs, and for live jobs that have the key.
     INSERT INTO waiters (id, inbox) SELECT n.id, n.reply_to FROM unnest(v_rows) AS n WHERE n.reply_to IS NOT NULL
     ON CONFLICT DO NOTHING;
     IF cardinality(v_fresh) = cardinality(p_rows) THEN
@@ -621,26 +633,27 @@ BEGIN
         SELECT DISTINCT k.id, n.reply_to
         FROM unnest(p_rows) WITH ORDINALITY AS n
         JOIN keys AS k ON k.qid = ANY (ARRAY[p_qids[n.queue]]) AND k.key = ANY (ARRAY[n.key])  -- keys_pkey
-            AND k.id = v_holders[array_position(v_losers, n.ordinality::integer)]
+            AND k.id = v_owners[array_position(v_losers, n.ordinality::integer)]
         WHERE n.reply_to IS NOT NULL AND k.held_until IS NULL ORDER BY 1, 2
     ) AS w (id, inbox);
+    v_replaced := replace_jobs(p_now, p_losers, p_rows, p_locked || v_fresh);
     RETURN QUERY
     SELECT
         n.ord::integer,
-        (CASE WHEN n.holder IS NULL OR (n.holder = n.id AND NOT n.alone) THEN 1 WHEN e.state = 3 THEN 3 ELSE 2 END)::smallint,
-        coalesce(e.id, n.holder),
+        (CASE WHEN n.ord = ANY (v_replaced) THEN 5 WHEN n.owner IS NULL OR (n.owner = n.id AND NOT n.alone) THEN 1 WHEN e.state = 3 THEN 3 ELSE 2 END)::smallint,
+        coalesce(e.id, n.owner),
         coalesce(e.state, 3::smallint),
         coalesce(e.attempt, 0),
-        CASE WHEN e.state = 3 AND e.held_until > p_now AND n.holder <> n.id THEN e.result END,
+        CASE WHEN e.state = 3 AND e.held_until > p_now AND n.owner <> n.id THEN e.result END,
         NULL::bytea
     FROM (
-        SELECT m.id, m.hold_failed, m.ordinality AS ord, v_holders[o.at] AS holder, coalesce(p_losers.alone[o.at], false) AS alone
+        SELECT m.id, m.hold_failed, m.ordinality AS ord, v_owners[o.at] AS owner, coalesce(p_losers.alone[o.at], false) AS alone
         FROM unnest(p_rows) WITH ORDINALITY AS m
         CROSS JOIN LATERAL (SELECT array_position(v_losers, m.ordinality::integer) AS at) AS o
-    ) AS n LEFT JOIN entries AS e ON e.id = ANY (ARRAY[coalesce(n.holder, n.id)]) AND NOT n.alone
+    ) AS n LEFT JOIN entries AS e ON e.id = ANY (ARRAY[coalesce(n.owner, n.id)]) AND NOT n.alone
     WHERE CASE
         WHEN n.alone THEN true
-        WHEN n.holder IS NOT NULL THEN e.state < 3 OR (e.state = 3 AND e.held_until > p_now) OR (e.state = 5 AND n.hold_failed)
+        WHEN n.owner IS NOT NULL THEN e.state < 3 OR (e.state = 3 AND e.held_until > p_now) OR (e.state = 5 AND n.hold_failed)
         ELSE e.id IS NOT NULL AND n.id <> ALL (v_fresh)
     END;
     GET DIAGNOSTICS v_told = ROW_COUNT;
@@ -649,11 +662,9 @@ BEGIN
     END IF;
 END $$;
 
--- Of these rows, those of the given numbers, which come in order, become jobs; the answers, by these numbers.
+-- Insert only the rows with these numbers, which are in order. Answers use these numbers.
 CREATE FUNCTION insert_some(p_some integer[], p_now bigint, p_names text[], p_rows job_row[], p_bound boolean)
-RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+RETURNS SETOF inserted_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     IF cardinality(p_some) > 0 THEN
         RETURN QUERY

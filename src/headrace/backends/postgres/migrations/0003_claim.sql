@@ -1,32 +1,70 @@
--- What functions tell, one kind of row each: 0 a settlement whose answer is not the state that it asked for (its number in
--- ``epoch``, its state in ``attempt``), 1 a leased job, 2 a job that was taken back or has expired (its state in
--- ``attempt``, the reason in ``tenant``), 3 the rest of the answer to a claim, 4 an inbox to be told, 5 a queue to be told.
--- ``ord`` is a leased job's place in the answer, where that is not told by (priority, run_at, id); ``begun``, whether a handler may
--- have been called for it before; in a row of kind 3, whether all that was told counts only after a call of ``seal_v1``.
-CREATE TYPE claim_row AS (
-    kind smallint, id uuid, name text, task text, tenant text, key text, epoch bigint, attempt integer, lost integer,
-    priority smallint, run_at bigint, enqueued_at bigint, max_attempts integer, timeout bigint, result_ttl bigint,
-    headers bytea, error bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea, group_name text, ord integer, begun boolean
+-- An answer has one row per leased job, a row with a ``notice`` for anything else, and, after a claim, one last row
+-- that has only the columns from ``walked`` on. All other columns are NULL.
+--
+-- ``begun``: a handler may have been called for the job before. ``ord``: the position of the job, where (priority,
+-- run_at, id) does not give it. ``walked``: index entries that the claim has met. ``passed_over``: 0, or 1 if the claim
+-- passed over jobs on their last chance, 2 if this holder is also chosen to make room for them. ``next_in``: how long
+-- until the next look is worth it. ``due``: everything that was due by then is promoted. ``bytes``: what the jobs of a
+-- governed queue weigh. ``unsealed``: the answer counts only after a call of ``seal_v1``.
+--
+-- One column of a notice is set. ``told``: send a hint to a topic, with a job's id if it is about one. ``settled``: the
+-- settlement of this number did not reach the state that it asked for, but this one; NULL: fenced off. ``reaped``: a
+-- job was taken back, or has expired. ``altered``: a job's state before and after (NULL: gone), and whether it changed.
+-- ``planned``: the plan of this number was not carried out; or the tick of this number, among all ticks, has this
+-- outcome instead; NULL: its slot has fired.
+CREATE TYPE told_row AS (topic text, id uuid);
+CREATE TYPE settled_row AS (number integer, state smallint);
+CREATE TYPE reaped_row AS (id uuid, queue text, task text, state smallint, lost integer, reason text, key text);
+CREATE TYPE altered_row AS (id uuid, before smallint, after smallint, changed boolean, queue text, key text);
+CREATE TYPE planned_row AS (plan integer, tick integer, outcome smallint);
+CREATE TYPE notice AS (told told_row, settled settled_row, reaped reaped_row, altered altered_row, planned planned_row);
+CREATE TYPE answer AS (
+    id uuid, queue text, task text, parameters bytea, vm_state bytea, metadata bytea, blob bytea, epoch bigint, tenant text, key text,
+    priority smallint, run_at bigint, enqueued_at bigint, attempt integer, lost integer, max_attempts integer, timeout bigint,
+    result_ttl bigint, headers bytea, error bytea, group_name text, begun boolean, ord integer, notice notice,
+    walked bigint, passed_over integer, next_in bigint, due bigint, bytes bigint, unsealed boolean
 );
 
--- A row of kind 4: the inbox waits for the job, which has ended.
-CREATE FUNCTION told(p_id uuid, p_inbox text) RETURNS claim_row LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+-- Answers other than jobs. Without settings, these functions are inlined.
+CREATE FUNCTION noticed(p_notice notice) RETURNS answer LANGUAGE sql IMMUTABLE AS $$
     SELECT (
-        4, p_id, p_inbox, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL
-    )::claim_row
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, p_notice, NULL, NULL, NULL, NULL, NULL, NULL
+    )::answer
+$$;
+CREATE FUNCTION last_row(p_walked bigint, p_passed_over integer, p_next_in bigint, p_due bigint, p_bytes bigint, p_unsealed boolean)
+RETURNS answer LANGUAGE sql IMMUTABLE AS $$
+    SELECT (
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, p_walked, p_passed_over, p_next_in, p_due, p_bytes, p_unsealed
+    )::answer
+$$;
+CREATE FUNCTION told(p_topic text, p_id uuid) RETURNS answer LANGUAGE sql IMMUTABLE AS $$
+    SELECT noticed(((p_topic, p_id)::told_row, NULL, NULL, NULL, NULL)::notice)
+$$;
+CREATE FUNCTION settled(p_number integer, p_state integer) RETURNS answer LANGUAGE sql IMMUTABLE AS $$
+    SELECT noticed((NULL, (p_number, p_state)::settled_row, NULL, NULL, NULL)::notice)
+$$;
+CREATE FUNCTION reaped(p_reaped reaped_row) RETURNS answer LANGUAGE sql IMMUTABLE AS $$
+    SELECT noticed((NULL, NULL, p_reaped, NULL, NULL)::notice)
+$$;
+CREATE FUNCTION altered(p_altered altered_row) RETURNS answer LANGUAGE sql IMMUTABLE AS $$
+    SELECT noticed((NULL, NULL, NULL, p_altered, NULL)::notice)
+$$;
+CREATE FUNCTION unplanned(p_plan integer, p_tick integer, p_outcome integer) RETURNS answer LANGUAGE sql IMMUTABLE AS $$
+    SELECT noticed((NULL, NULL, NULL, NULL, (p_plan, p_tick, p_outcome)::planned_row)::notice)
 $$;
 
--- What jobs came with, for claims. It is planned for these ids, and so locks only the days that they are of: a plan that is kept
--- locks every day there is, and then every claim waits for one who makes or drops a day, and he for them. The claim joins by
--- hashing its own rows, which are narrow and, as the planner is told, few.
+-- The rows of ``jobs``, for claims. Planned for these ids each time, so that it locks only their days: a cached plan
+-- locks all days, and then claims and the duty that makes or drops days would wait for each other. The claim joins by
+-- hashing its own rows, which are narrow and, as ROWS tells the planner, few.
 CREATE FUNCTION contents(p_ids uuid[]) RETURNS SETOF jobs LANGUAGE plpgsql VOLATILE ROWS 1000000
 SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
 BEGIN
     RETURN QUERY SELECT j.* FROM jobs AS j WHERE j.id = ANY (p_ids);  -- jobs_pkey
 END $$;
 
--- Whose these jobs are, in their order; planned for these ids as above.
+-- The tenants of these jobs, in order. Planned each time, as above.
 CREATE FUNCTION tenants_of(p_ids uuid[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
 BEGIN
@@ -37,53 +75,48 @@ BEGIN
     );
 END $$;
 
--- Jobs that lie nowhere are CANCELLED or FAILED.
-CREATE FUNCTION end_jobs(
-    p_now bigint, p_state smallint, p_reason text, p_ids uuid[], p_qids integer[], p_epochs bigint[],
-    p_attempts integer[], p_losts integer[], p_sizes integer[], p_priorities smallint[], p_run_ats bigint[],
-    p_keyed boolean[], p_errors bytea[]
-) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- Jobs that were taken out of their table become CANCELLED or FAILED.
+CREATE FUNCTION end_jobs(p_now bigint, p_state smallint, p_reason text, p_jobs place[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_tenants text[];
 BEGIN
     IF p_state = 5 THEN
-        v_tenants := tenants_of(p_ids);
+        v_tenants := tenants_of(ARRAY(SELECT n.id FROM unnest(p_jobs) AS n));
     END IF;
     INSERT INTO ended (
         finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, tenant, error
     )
-    SELECT p_now, 0, n.run_at, n.id, n.qid, n.epoch, n.attempt, n.lost, n.size, p_state, n.priority, n.keyed, p_reason, n.tenant, n.error
-    FROM unnest(
-        p_run_ats, p_ids, p_qids, p_epochs, p_attempts, p_losts, p_sizes, p_priorities, p_keyed, v_tenants, p_errors
-    ) AS n (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, tenant, error);
+    SELECT
+        p_now, 0, n.run_at, n.id, n.qid, n.epoch, n.attempt, n.lost, n.size, p_state, n.priority, n.keyed, p_reason,
+        v_tenants[n.ordinality], n.error
+    FROM unnest(p_jobs) WITH ORDINALITY AS n;
     INSERT INTO deltas (qid, state, jobs, bytes, tenant)
-    SELECT n.qid, p_state, count(*), sum(n.size), n.tenant FROM unnest(p_qids, p_sizes, v_tenants) AS n (qid, size, tenant)
-    GROUP BY n.qid, n.tenant;
-    IF true = ANY (p_keyed) THEN
-        PERFORM lock_keys(p_ids, p_qids);
+    SELECT n.qid, p_state, count(*), sum(n.size), v_tenants[n.ordinality] FROM unnest(p_jobs) WITH ORDINALITY AS n GROUP BY 1, 5;
+    IF EXISTS (SELECT 1 FROM unnest(p_jobs) AS n WHERE n.keyed) THEN
+        PERFORM lock_keys(array_agg(n.id), array_agg(n.qid)) FROM unnest(p_jobs) AS n;
         UPDATE keys AS k SET held_until = 0, failed = (p_state = 5) FROM (
-            SELECT n.id, n.qid, j.key FROM unnest(p_ids, p_qids, p_keyed) AS n (id, qid, keyed)
-            JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) WHERE n.keyed OFFSET 0
+            SELECT n.id, n.qid, j.key FROM unnest(p_jobs) AS n JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) WHERE n.keyed OFFSET 0
         ) AS m WHERE k.qid = ANY (ARRAY[m.qid]) AND k.key = ANY (ARRAY[m.key]) AND k.id = m.id;
     END IF;
 END $$;
 
--- The inboxes that wait for jobs that have ended; each is told once.
-CREATE FUNCTION take_waiters(p_ids uuid[]) RETURNS TABLE (id uuid, inbox text)
+-- The hints for the inboxes that wait for these jobs, each sent once.
+CREATE FUNCTION tell_waiters(p_ids uuid[]) RETURNS SETOF answer
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off AS $$
-#variable_conflict use_column
 BEGIN
-    RETURN QUERY  -- waiters_pkey
-    DELETE FROM waiters AS w USING unnest(p_ids) AS n (id) WHERE w.id = ANY (ARRAY[n.id]) RETURNING w.id, w.inbox;
+    RETURN QUERY
+    WITH gone AS (  -- waiters_pkey
+        DELETE FROM waiters AS w USING unnest(p_ids) AS n (id) WHERE w.id = ANY (ARRAY[n.id]) RETURNING w.id, w.inbox
+    )
+    SELECT a.* FROM gone AS g CROSS JOIN LATERAL told('inbox:' || g.inbox, g.id) AS a;
 END $$;
 
--- Cancel the jobs at these places of ``ready``, which have expired, but for those that somebody has in hand. Their groups are
--- to be looked at.
-CREATE FUNCTION expire_v1(p_now bigint, p_places tid[]) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+-- Cancel the expired jobs at these places of ``ready``, except those that somebody has locked. Their groups are left to
+-- be looked at.
+CREATE FUNCTION expire(p_now bigint, p_places tid[]) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off
-AS $$
-#variable_conflict use_column
+SET enable_bitmapscan = off AS $$
 DECLARE
     v_ids uuid[];
     v_qids integer[];
@@ -92,15 +125,12 @@ BEGIN
     WITH head AS MATERIALIZED (
         SELECT y.ctid AS place FROM ready AS y WHERE y.ctid = ANY (p_places) AND y.dies_at <= p_now FOR UPDATE SKIP LOCKED
     ), gone AS (
-        DELETE FROM ready AS y USING head AS h WHERE y.ctid = h.place RETURNING y.*
+        DELETE FROM ready AS y USING head AS h WHERE y.ctid = h.place RETURNING y.*, place_of(y) AS job
     ), counted AS (
         INSERT INTO deltas (qid, state, jobs) SELECT g.qid, 0, -count(*) FROM gone AS g GROUP BY g.qid
     ), over AS (
-        SELECT end_jobs(
-            p_now, 4::smallint, 'expired', array_agg(g.id), array_agg(g.qid), array_agg(g.epoch), array_agg(g.attempt),
-            array_agg(g.lost), array_agg(g.size), array_agg(g.priority), array_agg(g.run_at), array_agg(g.keyed),
-            array_agg(g.error)
-        ), array_agg(g.id) AS ids, array_agg(g.qid) AS qids, array_agg(g.lane) AS lanes
+        SELECT end_jobs(p_now, 4::smallint, 'expired', array_agg(g.job)), array_agg(g.id) AS ids, array_agg(g.qid) AS qids,
+            array_agg(g.lane) AS lanes
         FROM gone AS g HAVING count(*) > 0
     ), looks AS (
         INSERT INTO looks (qid, gid) SELECT DISTINCT g.qid, g.gid FROM gone AS g WHERE g.gid IS NOT NULL
@@ -111,15 +141,13 @@ BEGIN
     END IF;
     PERFORM tell_dropped(p_now, v_qids, v_ids, v_lanes);
     RETURN QUERY
-    SELECT
-        2::smallint, e.id, q.name, j.task, 'expired', CASE WHEN e.keyed THEN j.key END, e.epoch, 4, e.lost,
-        e.priority, e.run_at, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-        NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer, NULL::boolean
-    FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id]) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) JOIN queues AS q ON q.qid = e.qid;
-    RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_ids) AS w;
+    SELECT a.* FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id]) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
+    JOIN queues AS q ON q.qid = e.qid
+    CROSS JOIN LATERAL reaped((e.id, q.name, j.task, 4, e.lost, 'expired', CASE WHEN e.keyed THEN j.key END)::reaped_row) AS a;
+    RETURN QUERY SELECT * FROM tell_waiters(v_ids);
 END $$;
 
--- A place in the order of claims.
+-- A position in claim order.
 CREATE TYPE spot AS (priority smallint, run_at bigint, id uuid);
 CREATE FUNCTION first_spot() RETURNS spot LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT (-32768, -9223372036854775808, '00000000-0000-0000-0000-000000000000')::spot
@@ -128,19 +156,20 @@ CREATE FUNCTION last_spot() RETURNS spot LANGUAGE sql IMMUTABLE SET search_path 
     SELECT (32767, 9223372036854775807, 'ffffffff-ffff-ffff-ffff-ffffffffffff')::spot
 $$;
 
--- What a claim finds when it looks around: the queues that are not paused, by number; when the first pause ends; whether one of them is
--- governed, has groups to be looked at, jobs that have become due, or jobs in its line (or may have, as there are marks); and
--- whether jobs have expired, or were lost too often, anywhere.
+-- What a claim knows before it starts. ``qids`` and ``names``: the queues that are not paused. ``pause``: when the
+-- first pause ends. Whether one of the queues is governed, has groups to be looked at (``looks``), has jobs to promote
+-- (``ripe``), or has jobs in line (``waiting``; with marks it is assumed). Whether any queue has expired jobs
+-- (``dying``) or jobs on their last chance (``suspects``).
 CREATE TYPE claim_scope AS (
     qids integer[], names text[], pause bigint, governed boolean, looks boolean, ripe boolean, waiting boolean, dying boolean,
     suspects boolean
 );
 
--- Of these queues, those that may have something for a claim: jobs, groups to look at, rules or a pause. Asked where there are
--- many, so that those which are empty cost nothing: the queues in use are walked, one probe each, unless there are more of them.
+-- Of these queues, those that may have something for a claim: jobs, groups to look at, rules or a pause. Used for long
+-- lists, so that empty queues cost nothing: walks the queues in use, one probe each, unless they are more than the
+-- list.
 CREATE FUNCTION in_use(p_queues text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = on
-AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = on AS $$
 #variable_conflict use_column
 DECLARE
     v_most bigint := cardinality(p_queues);
@@ -183,7 +212,7 @@ CREATE FUNCTION look_around(
 DECLARE
     v_scope claim_scope;
 BEGIN
-    -- queues_name_key; looks_qid, ready_later and ready_line, one probe per queue; ready_dying; ready_lost.
+    -- queues_name_key; windowed_pkey, looks_qid, ready_later and ready_line, one probe per queue; ready_dying; ready_lost.
     SELECT
         array_agg(q.qid ORDER BY q.qid) FILTER (WHERE q.paused_until <= p_now),
         array_agg(q.name ORDER BY q.qid) FILTER (WHERE q.paused_until <= p_now),
@@ -196,11 +225,12 @@ BEGIN
         bool_or(p_marked OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = q.qid AND y.lane IS NULL)) FILTER (WHERE q.paused_until <= p_now),
         EXISTS (SELECT 1 FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= p_now),
         p_lost_below IS NOT NULL AND EXISTS (SELECT 1 FROM ready AS y WHERE y.lost > 0 AND y.lost >= p_lost_below)
-    INTO v_scope FROM queues AS q WHERE q.name = ANY (p_queues) AND (p_governed OR NOT q.governed);
+    INTO v_scope FROM queues AS q WHERE q.name = ANY (p_queues) AND (p_governed OR NOT q.governed)
+        AND NOT EXISTS (SELECT 1 FROM windowed AS w WHERE w.qid = q.qid);
     RETURN v_scope;
 END $$;
 
--- What has become due in these queues comes into their lines: a bounded number, in the order of run_at; whether there may be more.
+-- Promote a bounded number of due jobs of these queues, in the order of run_at. Returns whether there may be more.
 CREATE FUNCTION promote(p_now bigint, p_qids integer[], p_from bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -220,11 +250,10 @@ BEGIN
     RETURN v_found = c_most;
 END $$;
 
--- The places of the first jobs of several queues, locked; no others are. What somebody has in hand is passed over. Each queue is
--- looked into only as far as the first of all may lie.
+-- The places of the first jobs of several queues. Only these are locked; jobs that others have locked are passed over.
+-- Looks into each queue only as far as the first jobs of all can be.
 CREATE FUNCTION pick(p_now bigint, p_qids integer[], p_marks spot[], p_most integer, p_bound integer) RETURNS tid[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
 DECLARE
     v_places tid[] := '{}';
     v_left integer := p_most;
@@ -248,7 +277,7 @@ BEGIN
                     AND y.run_at + 0 <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
                 ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT v_each
             ) AS x
-        ), horizon AS MATERIALIZED (  -- beyond it others may lie in between
+        ), horizon AS MATERIALIZED (  -- beyond it, other queues may have earlier jobs
             SELECT n.priority, n.run_at, n.id FROM near AS n WHERE n.cut ORDER BY n.priority, n.run_at, n.id LIMIT 1
         ), chosen AS MATERIALIZED (
             SELECT n.* FROM near AS n
@@ -271,19 +300,34 @@ BEGIN
     RETURN v_places;
 END $$;
 
--- When the next job of these queues is due: now, if one that could have been taken is still there, as somebody has it in hand. Some
--- that are not due any more, as the clock was set back, wait apart again.
-CREATE FUNCTION next_due(p_now bigint, p_qids integer[], p_marks spot[], p_from bigint, p_bound integer) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+-- Bytes of the jobs that this transaction has leased until then.
+CREATE FUNCTION bytes_leased(p_until bigint, p_qids integer[]) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (  -- leased_until
+        SELECT sum(l.size) FROM leased AS l
+        WHERE l.lease_until = p_until AND l.xmin = pg_current_xact_id()::xid AND l.qid = ANY (p_qids)
+    );
+END $$;
+
+-- When a claim that could take more jobs should look again. Now: if its jobs weigh enough, if an expired job made way
+-- for another, or if a job that it could take is left because somebody has locked it. Otherwise when the next job is
+-- due. Jobs that are no longer due, because the clock was set back, wait apart again.
+CREATE FUNCTION next_due(
+    p_now bigint, p_qids integer[], p_marks spot[], p_from bigint, p_bound integer, p_got integer, p_until bigint, p_max_bytes bigint, p_dying boolean
+) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_most CONSTANT integer := 1000;
-    c_moment CONSTANT bigint := 100000;  -- who has looked at the clock a moment later may have put some there
+    c_moment CONSTANT bigint := 100000;  -- another transaction may have read the clock a moment later
     v_first spot := first_spot();
     v_next bigint;
     v_left bigint;
     v_early bigint;
 BEGIN
+    IF p_got > 0 OR p_dying THEN
+        IF bytes_leased(p_until, p_qids) >= p_max_bytes OR p_dying AND EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (p_qids)) THEN
+            RETURN p_now;
+        END IF;
+    END IF;
     SELECT min(x.run_at), min(b.run_at) INTO v_next, v_left
     FROM unnest(p_qids, p_marks) AS q (qid, priority, run_at, id) LEFT JOIN LATERAL (  -- ready_later
         SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > p_from
@@ -311,32 +355,96 @@ BEGIN
     RETURN CASE WHEN v_next < p_now THEN p_now ELSE v_next END;
 END $$;
 
--- Up to where a claim has looked: the last of the jobs that it has taken just now, or the end, if nothing cut it short.
-CREATE FUNCTION looked_upto(p_until bigint, p_qids integer[], p_full boolean) RETURNS spot
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
-    SELECT coalesce((  -- leased_until
+-- Up to where a claim has looked: the last job that it took, or the end if nothing cut it short.
+CREATE FUNCTION looked_upto(p_until bigint, p_qids integer[], p_left integer, p_max_bytes bigint) RETURNS spot
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF p_left > 0 AND (bytes_leased(p_until, p_qids) >= p_max_bytes) IS NOT TRUE THEN
+        RETURN last_spot();
+    END IF;
+    RETURN coalesce((  -- leased_until
         SELECT (l.priority, l.run_at, l.id)::spot FROM leased AS l
-        WHERE p_full AND l.lease_until = p_until AND l.xmin = pg_current_xact_id()::xid AND l.qid = ANY (p_qids)
+        WHERE l.lease_until = p_until AND l.xmin = pg_current_xact_id()::xid AND l.qid = ANY (p_qids)
         ORDER BY l.priority DESC, l.run_at DESC, l.id DESC LIMIT 1
-    ), last_spot())
+    ), last_spot());
+END $$;
+
+-- Whether a claim passed over a job on its last chance: ``passed_over`` of its answer.
+CREATE FUNCTION passed_upto(p_now bigint, p_qids integer[], p_upto spot, p_bound integer, p_holder text, p_lease_for bigint) RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM 1 FROM ready AS y  -- ready_lost
+    WHERE coalesce(y.lane, y.qid) = ANY (p_qids) AND (y.priority, y.run_at, y.id) <= (p_upto.priority, p_upto.run_at, p_upto.id)
+        AND y.run_at <= p_now AND y.lost > 0 AND y.lost >= p_bound AND (y.dies_at IS NULL OR y.dies_at > p_now) LIMIT 1;
+    IF FOUND THEN
+        RETURN choose_plain(p_now, p_qids, p_bound, p_holder, p_lease_for);
+    END IF;
+    RETURN 0;
+END $$;
+
+-- The places of expired jobs that a claim has passed over.
+CREATE FUNCTION doomed_upto(p_now bigint, p_qids integer[], p_upto spot) RETURNS tid[]
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN ARRAY(  -- ready_doomed
+        SELECT d.place FROM unnest(p_qids) AS q (qid) CROSS JOIN LATERAL (
+            SELECT y.ctid AS place, y.priority, y.run_at, y.id FROM ready AS y
+            WHERE coalesce(y.lane, y.qid) = q.qid AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= p_now ORDER BY y.dies_at + 0 LIMIT 1000
+        ) AS d WHERE (d.priority, d.run_at, d.id) <= (p_upto.priority, p_upto.run_at, p_upto.id) LIMIT 1000
+    );
+END $$;
+
+-- Call the groups of these queues that wait to be looked at. False: somebody has locked some of them.
+CREATE FUNCTION call_all(p_qids integer[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM call_looks(p_qids);
+    RETURN NOT EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (p_qids));  -- looks_qid
+END $$;
+
+-- Jobs of a governed queue have stopped running, and the claim is from other queues.
+CREATE FUNCTION stopped_elsewhere(p_now bigint, p_qid integer, p_tids bigint[]) RETURNS SETOF answer
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY SELECT w.* FROM stopped(p_now, array_fill(p_qid, ARRAY[cardinality(p_tids)]), '{}', p_tids, false) AS q
+    CROSS JOIN LATERAL woken(q) AS w;
+END $$;
+
+-- The marks of these queues, in order. A queue without one starts at the beginning.
+CREATE FUNCTION marks_of(p_names text[], p_queues text[], p_priorities smallint[], p_run_ats bigint[], p_ids uuid[]) RETURNS spot[]
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT CASE WHEN m.name IS NULL THEN first_spot() ELSE (m.priority, m.run_at, m.id)::spot END
+        FROM unnest(p_names) WITH ORDINALITY AS q (name, ord)
+        LEFT JOIN unnest(p_queues, p_priorities, p_run_ats, p_ids) AS m (name, priority, run_at, id) ON m.name = q.name ORDER BY q.ord
+    );
+END $$;
+
+-- How many entries of the claim indexes this transaction has met.
+CREATE FUNCTION walked() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT pg_stat_get_xact_tuples_returned('ready_line'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass)
 $$;
 
--- Lease the first jobs by (priority, run_at, id). The client puts them in that order: a plan may return them in another.
+-- Lease the first jobs by (priority, run_at, id). The client sorts them: a plan may return them in another order.
 --
--- ``p_mark_*`` say, per queue, up to where this client has claimed lately, and ``p_mark_due`` up to when it knows all that was due
--- to be promoted; it then looks only beyond. It gives them when the answer said that much was walked in vain: while an old snapshot
--- is held, what others have claimed stays in the index, and a look from the beginning passes all of it. ``p_governed`` is false
--- where governed queues are passed over, as one may have become so since the caller looked. ``p_stopped``: the tenants of jobs of the governed
--- queue ``p_stopped_qid`` that have just stopped running, one of each, which nobody was told yet.
+-- ``p_mark_*`` say, per queue, up to where this client has claimed lately; ``p_mark_due``, up to when all due jobs are
+-- promoted. The claim then looks only beyond. A client sends them when many entries were walked in vain: while somebody
+-- holds an old snapshot, claimed jobs stay in the index. ``p_governed``: false passes over governed queues (the caller
+-- serves them itself). ``p_stopped``: tenants of the governed queue ``p_stopped_qid``, one for each job that has just
+-- stopped running, of which no ``news`` tells.
+--
+-- What few claims need is in functions and branches of its own: an expression that names a function costs something in
+-- every transaction, even if it is not called. Jobs of one queue are found by ready_line, in claim order and beyond the
+-- mark (``+ 0`` keeps it from skipping from priority to priority), then by place in the heap; ``contents``;
+-- patches_pkey.
 CREATE FUNCTION claim_v1(
     p_at bigint, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
     p_lost_below integer, p_max_bytes bigint, p_governed boolean, p_mark_queues text[] DEFAULT NULL, p_mark_priorities smallint[] DEFAULT NULL,
     p_mark_run_ats bigint[] DEFAULT NULL, p_mark_ids uuid[] DEFAULT NULL, p_mark_due bigint DEFAULT NULL,
     p_stopped_qid integer DEFAULT NULL, p_stopped bigint[] DEFAULT NULL
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off
-SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
-AS $$
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
@@ -347,90 +455,63 @@ DECLARE
     v_marks spot[];
     v_qid integer;
     v_mark spot := first_spot();
-    v_places tid[] := '{}';
+    v_places tid[];
     v_left integer := greatest(p_limit, 0);
-    v_room bigint := p_max_bytes;
     v_got integer;
     v_upto spot;
-    v_passed boolean := false;
+    v_passed integer := 0;
     v_next bigint;
-    v_walked bigint := pg_stat_get_xact_tuples_returned('ready_line'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass);
+    v_walked bigint := walked();
     s claim_scope := look_around(v_now, v_queues, p_governed, p_lost_below, p_mark_queues IS NOT NULL, v_from);
 BEGIN
-    IF cardinality(s.names) IS DISTINCT FROM cardinality(p_queues) AND name_queues(p_queues) THEN
-        RETURN QUERY SELECT * FROM claim_v1(
-            p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, p_max_bytes, p_governed, p_mark_queues,
-            p_mark_priorities, p_mark_run_ats, p_mark_ids, p_mark_due, p_stopped_qid, p_stopped
-        );
-        RETURN;
-    END IF;
+    WHILE cardinality(s.names) IS DISTINCT FROM cardinality(p_queues) AND name_queues(p_queues) LOOP
+        v_queues := p_queues;
+        s := look_around(v_now, v_queues, p_governed, p_lost_below, p_mark_queues IS NOT NULL, v_from);
+    END LOOP;
     IF s.looks THEN
-        PERFORM call_looks(s.qids);
-        IF EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (s.qids)) THEN  -- somebody has their groups in hand
-            s.pause := v_now;
-        END IF;
+        s.pause := CASE WHEN call_all(s.qids) THEN s.pause ELSE v_now END;
     END IF;
     IF p_lost_below IS NULL AND p_limit = 1 THEN
         PERFORM stay_chosen(s.qids, p_holder, v_now + p_lease_for / 3);
     END IF;
-    IF s.governed THEN  -- nobody waits for the disk while it has the turns; the caller does so by ``seal_v1``
-        PERFORM set_config('synchronous_commit', 'off', true);
-    END IF;
     IF p_stopped IS NOT NULL AND (cardinality(v_queues) = 1 AND s.qids[1] = p_stopped_qid) IS NOT TRUE THEN
-        RETURN QUERY SELECT w.* FROM stopped(
-            v_now, array_fill(p_stopped_qid, ARRAY[cardinality(p_stopped)]), '{}', p_stopped, false
-        ) AS q CROSS JOIN LATERAL woken(q) AS w;
+        RETURN QUERY SELECT * FROM stopped_elsewhere(v_now, p_stopped_qid, p_stopped);
         p_stopped := NULL;
     END IF;
     IF s.governed AND cardinality(v_queues) = 1 THEN
-        RETURN QUERY SELECT * FROM claim_turns(
-            v_now, s.qids[1], s.names[1], s.pause, p_holder, v_left, p_lease_for, p_want, p_lost_below, v_room, s.dying, s.suspects, 0, p_stopped
-        );
+        RETURN QUERY SELECT * FROM claim_turns(v_now, s, p_holder, v_left, p_lease_for, p_want, p_lost_below, p_max_bytes, 0, p_stopped);
         RETURN;
     ELSIF s.governed THEN
-        RETURN QUERY SELECT * FROM claim_parts(
-            v_now, p_holder, v_queues, v_left, p_lease_for, p_want, p_lost_below, v_room, s.dying, s.suspects, s.pause
-        );
+        RETURN QUERY SELECT * FROM claim_parts(v_now, s, v_queues, p_holder, v_left, p_lease_for, p_want, p_lost_below, p_max_bytes);
         RETURN;
     END IF;
     IF s.ripe OR s.looks THEN
         v_more := promote(v_now, s.qids, v_from);
     END IF;
     IF p_mark_queues IS NOT NULL THEN
-        v_marks := ARRAY(
-            SELECT CASE WHEN m.name IS NULL THEN first_spot() ELSE (m.priority, m.run_at, m.id)::spot END
-            FROM unnest(s.names) WITH ORDINALITY AS q (name, ord)
-            LEFT JOIN unnest(p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids) AS m (name, priority, run_at, id)
-                ON m.name = q.name ORDER BY q.ord
-        );
+        v_marks := marks_of(s.names, p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids);
         v_mark := v_marks[1];
     END IF;
     IF (s.waiting OR s.ripe OR s.looks) AND v_left > 0 THEN
-        IF cardinality(s.qids) = 1 THEN
-            v_qid := s.qids[1];
-        ELSE
-            v_places := pick(v_now, s.qids, v_marks, v_left, v_bound);
-        END IF;
+        v_qid := CASE WHEN cardinality(s.qids) = 1 THEN s.qids[1] END;
+        v_places := CASE WHEN v_qid IS NULL THEN pick(v_now, s.qids, v_marks, v_left, v_bound) END;
         RETURN QUERY
-        -- ready_line: (queue, beyond the mark), in claim order, with ``+ 0`` so that it does not skip from priority to priority; then
-        -- by place in the heap; ``contents``; patches_pkey.
         WITH head AS MATERIALIZED (
             SELECT x.* FROM (
                 SELECT y.ctid AS place, y.priority, y.run_at, y.id, y.size FROM ready AS y
                 WHERE y.qid = v_qid AND y.lane IS NULL AND (y.priority, y.run_at, y.id) > (v_mark.priority, v_mark.run_at, v_mark.id)
                     AND y.run_at + 0 <= v_now AND (y.dies_at IS NULL OR y.dies_at > v_now) AND y.lost < v_bound
-                ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT v_left
-                FOR UPDATE SKIP LOCKED
+                ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT v_left FOR UPDATE SKIP LOCKED
             ) AS x
             UNION ALL
             SELECT y.ctid, y.priority, y.run_at, y.id, y.size FROM ready AS y WHERE y.ctid = ANY (v_places)
-        ), fitting AS (  -- most often all of them, and nothing is to be added up one by one
-            SELECT h.place FROM head AS h WHERE (SELECT sum(a.size) FROM head AS a) <= v_room
+        ), fitting AS (  -- usually all of them, without adding up one by one
+            SELECT h.place FROM head AS h WHERE (SELECT sum(a.size) FROM head AS a) <= p_max_bytes
             UNION ALL
             SELECT w.place FROM (
                 SELECT h.place, sum(h.size) OVER (ORDER BY h.priority, h.run_at, h.id ROWS UNBOUNDED PRECEDING) - h.size AS before
-                FROM head AS h WHERE (SELECT sum(a.size) FROM head AS a) > v_room
-            ) AS w WHERE w.before < v_room
+                FROM head AS h WHERE (SELECT sum(a.size) FROM head AS a) > p_max_bytes
+            ) AS w WHERE w.before < p_max_bytes
         ), gone AS (
             DELETE FROM ready AS y USING fitting AS f WHERE y.ctid = f.place RETURNING y.*
         ), held AS (
@@ -439,59 +520,72 @@ BEGIN
                 g.priority, g.keyed, nullif(g.epoch > 0, false), g.gid, p_holder, g.error
             FROM gone AS g
         ), counted AS (
-            INSERT INTO deltas (qid, state, jobs)
-            SELECT c.qid, x.state, x.sign * c.jobs
+            INSERT INTO deltas (qid, state, jobs) SELECT c.qid, x.state, x.sign * c.jobs
             FROM (SELECT g.qid, count(*) AS jobs FROM gone AS g GROUP BY g.qid) AS c
             CROSS JOIN (VALUES (0::smallint, -1), (1::smallint, 1)) AS x (state, sign)
         )
         SELECT
-            1::smallint, g.id, s.names[array_position(s.qids, g.qid)], j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
-            greatest(abs(g.epoch) + 1, v_now), g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl,
-            j.headers, g.error,
-            CASE WHEN p_want & 1 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END) END,
-            CASE WHEN p_want & 2 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END) END,
-            CASE WHEN p_want & 4 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END) END,
-            CASE WHEN p_want & 8 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END) END,
-            j.group_name, NULL::integer, g.epoch > 0
+            g.id, s.names[array_position(s.qids, g.qid)], j.task,
+            brought(CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END, p_want & 1 <> 0),
+            brought(CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END, p_want & 2 <> 0),
+            brought(CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END, p_want & 4 <> 0),
+            brought(CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END, p_want & 8 <> 0),
+            greatest(abs(g.epoch) + 1, v_now), j.tenant, CASE WHEN g.keyed THEN j.key END, g.priority, g.run_at, j.enqueued_at, g.attempt, g.lost,
+            j.max_attempts, j.timeout, j.result_ttl, j.headers, g.error, j.group_name, g.epoch > 0, NULL::integer,
+            NULL::notice, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bigint, NULL::boolean
         FROM (
             SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
             FROM gone AS g OFFSET 0
         ) AS g JOIN contents(ARRAY(SELECT x.id FROM gone AS x)) AS j ON j.id = g.id;
         GET DIAGNOSTICS v_got = ROW_COUNT;
         v_left := v_left - v_got;
-        IF v_got > 0 AND v_left > 0 THEN  -- leased_until
-            SELECT v_room - sum(l.size) INTO v_room FROM leased AS l
-            WHERE l.lease_until = v_now + p_lease_for AND l.xmin = pg_current_xact_id()::xid AND l.qid = ANY (s.qids);
-        END IF;
-        IF s.dying OR s.suspects THEN
-            v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left = 0 OR v_room <= 0);
-            v_passed := s.suspects AND EXISTS (  -- ready_lost
-                SELECT 1 FROM ready AS y
-                WHERE coalesce(y.lane, y.qid) = ANY (s.qids) AND (y.priority, y.run_at, y.id) <= (v_upto.priority, v_upto.run_at, v_upto.id)
-                    AND y.run_at <= v_now AND y.lost > 0 AND y.lost >= v_bound AND (y.dies_at IS NULL OR y.dies_at > v_now)
-            );
-        END IF;
         IF s.dying THEN
-            RETURN QUERY SELECT * FROM expire_v1(v_now, ARRAY(  -- ready_doomed
-                SELECT d.place FROM unnest(s.qids) AS q (qid) CROSS JOIN LATERAL (
-                    SELECT y.ctid AS place, y.priority, y.run_at, y.id FROM ready AS y
-                    WHERE coalesce(y.lane, y.qid) = q.qid AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= v_now ORDER BY y.dies_at + 0 LIMIT 1000
-                ) AS d WHERE (d.priority, d.run_at, d.id) <= (v_upto.priority, v_upto.run_at, v_upto.id) LIMIT 1000
-            ));
+            v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left, p_max_bytes);
+            RETURN QUERY SELECT * FROM expire(v_now, doomed_upto(v_now, s.qids, v_upto));
+            v_more := v_more OR doomed_upto(v_now, s.qids, v_upto) <> '{}';  -- somebody has them in hand, and may let go
+        END IF;
+        IF s.suspects THEN
+            v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left, p_max_bytes);
+            v_passed := passed_upto(v_now, s.qids, v_upto, v_bound, p_holder, p_lease_for);
         END IF;
     END IF;
-    IF v_left > 0 THEN
-        v_next := CASE
-            WHEN v_more OR v_passed OR v_room <= 0 THEN v_now
-            -- one that has expired has made way for another
-            WHEN s.dying AND EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (s.qids)) THEN v_now
-            ELSE least(next_due(v_now, s.qids, v_marks, v_from, v_bound), s.pause)
-        END;
-    END IF;
-    RETURN NEXT (
-        3, NULL, NULL, NULL, NULL, NULL, NULL,
-        pg_stat_get_xact_tuples_returned('ready_line'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass) - v_walked,
-        CASE WHEN v_passed THEN choose_plain(v_now, s.qids, v_bound, p_holder, p_lease_for) ELSE 0 END, NULL, v_next - v_now, CASE WHEN NOT v_more THEN v_now END,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-    )::claim_row;
+    v_next := CASE
+        WHEN v_left <= 0 THEN NULL
+        WHEN v_more OR v_passed > 0 THEN v_now
+        ELSE least(next_due(v_now, s.qids, v_marks, v_from, v_bound, v_got, v_now + p_lease_for, p_max_bytes, s.dying), s.pause)
+    END;
+    RETURN NEXT last_row(walked() - v_walked, v_passed, v_next - v_now, CASE WHEN NOT v_more THEN v_now END, NULL, NULL);
+END $$;
+
+-- 4. Take, second half: lease the jobs at these places, which belong to these tenants. The answer already has ``p_ord``
+-- jobs.
+CREATE FUNCTION take(
+    p_now bigint, p_qid integer, p_name text, p_holder text, p_lease_for bigint, p_want smallint, p_places tid[], p_owners bigint[], p_ord integer
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
+    WITH gone AS (  -- by place in the heap; ``contents``; patches_pkey
+        DELETE FROM ready AS y USING unnest(p_places, p_owners) WITH ORDINALITY AS n (place, tid, ord)
+        WHERE y.ctid = n.place RETURNING y.*, n.tid, n.ord
+    ), held AS (
+        INSERT INTO leased (lease_until, run_at, id, qid, begun, epoch, attempt, lost, size, priority, keyed, gid, tid, holder, error)
+        SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, nullif(g.epoch > 0, false), greatest(abs(g.epoch) + 1, p_now),
+            g.attempt, nullif(g.lost, 0), g.size, g.priority, g.keyed, g.gid, g.tid, p_holder, g.error
+        FROM gone AS g
+    ), counted AS (
+        INSERT INTO deltas (qid, state, jobs) VALUES (p_qid, 0, -cardinality(p_places)), (p_qid, 1, cardinality(p_places))
+    )
+    SELECT
+        g.id, p_name, j.task,
+        brought(CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END, p_want & 1 <> 0),
+        brought(CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END, p_want & 2 <> 0),
+        brought(CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END, p_want & 4 <> 0),
+        brought(CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END, p_want & 8 <> 0),
+        greatest(abs(g.epoch) + 1, p_now), j.tenant, CASE WHEN g.keyed THEN j.key END, g.priority, g.run_at, j.enqueued_at, g.attempt, g.lost,
+        j.max_attempts, j.timeout, j.result_ttl, j.headers, g.error, j.group_name, g.epoch > 0, p_ord + g.ord::integer,
+        NULL::notice, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bigint, NULL::boolean
+    FROM (
+        SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
+        FROM gone AS g OFFSET 0
+    ) AS g JOIN contents(ARRAY(SELECT x.id FROM gone AS x)) AS j ON j.id = g.id;
 END $$;

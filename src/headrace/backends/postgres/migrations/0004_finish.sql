@@ -1,15 +1,14 @@
--- The usual end of leases of one holder: COMPLETED, and nothing else about the job changes. They come in the order of their
--- ids. Answers, as rows of kind 0, only for those that are fenced off, by their number; and rows of kind 4 and 5. ``p_bound``
--- as for ``insert_v1``. With ``p_claims`` the caller goes on to claim: where all of them are of one governed queue and none of a group, ``qid`` and
--- ``tids`` are that queue and their tenants, which nobody is told here.
-CREATE TYPE completed AS (answers claim_row[], qid integer, tids bigint[]);
+-- The usual end of leases of one holder: COMPLETED, and nothing else changes. The ids are sorted. Only settlements that
+-- are fenced off are answered. ``p_bound`` as in ``insert_v1``. ``p_claims``: a claim follows. If all jobs with rules
+-- are of one governed queue, without groups, ``qid`` and ``tids`` are that queue and their tenants, and the claim
+-- counts them as stopped.
+CREATE TYPE completed AS (answers answer[], qid integer, tids bigint[]);
 CREATE FUNCTION complete(
     p_at bigint, p_holder text, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[], p_keep boolean,
     p_bound boolean, p_claims boolean
 ) RETURNS completed LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
-AS $$
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
@@ -82,11 +81,11 @@ BEGIN
         END IF;
     END IF;
     IF EXISTS (SELECT 1 FROM waiters AS w WHERE w.id >= p_ids[1] AND w.id <= p_ids[cardinality(p_ids)]) THEN  -- waiters_pkey
-        c.answers := ARRAY(SELECT told(w.id, w.inbox) FROM take_waiters(ARRAY(SELECT p_ids[o] FROM unnest(v_done) AS o)) AS w);
+        c.answers := ARRAY(SELECT w FROM tell_waiters(ARRAY(SELECT p_ids[o] FROM unnest(v_done) AS o)) AS w);
     END IF;
     IF coalesce(cardinality(v_done), 0) < cardinality(p_ids) THEN
         c.answers := c.answers || ARRAY(
-            SELECT settled(n.id, n.ord::integer, NULL) FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord) WHERE n.ord <> ALL (coalesce(v_done, '{}'))
+            SELECT settled(n, NULL) FROM generate_series(1, cardinality(p_ids)) AS n WHERE n <> ALL (coalesce(v_done, '{}'))
         );
     END IF;
     IF p_claims AND array_remove(v_gids, NULL) = '{}' AND v_tids[1] IS NOT NULL
@@ -100,21 +99,22 @@ BEGIN
     RETURN c;
 END $$;
 
+-- ``complete`` without a claim.
 CREATE FUNCTION complete_v1(
     p_at bigint, p_holder text, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[], p_keep boolean,
     p_bound boolean DEFAULT false
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c completed := complete(p_at, p_holder, p_ids, p_epochs, p_results, p_result_ttls, p_keep, p_bound, false);
 BEGIN
     RETURN QUERY SELECT * FROM unnest(c.answers);
 END $$;
 
--- What is counted of a job: as in ``deltas``, to which a later version may add columns.
+-- A row of ``deltas``.
 CREATE TYPE counted AS (qid integer, state smallint, jobs bigint, bytes bigint, tenant text);
 
--- How a lease ends, as clients send it. ``mask``: which of the four cells are replaced. ``queue``: the queue that the job moves to.
--- ``spawned``: how many jobs come of it, of those that are sent along.
+-- A settlement, as clients send it. ``mask``: the cells that are replaced. ``queue``: the queue that the job moves to.
+-- ``spawned``: how many of the rows that are sent along it spawns.
 CREATE TYPE settlement_row AS (
     id uuid,
     epoch bigint,
@@ -142,8 +142,8 @@ CREATE TYPE settlement_row AS (
 
 -- The steps below are part of ``finish_v1``, and rely on its settings.
 --
--- End these leases: what each was, NULL where it is no longer held. The keys that more than one of the jobs, or a queue that one moves
--- to, may write are locked.
+-- End these leases. Returns each, or NULL if it is no longer held. Keys that several of the jobs, or a move, may write
+-- are locked.
 CREATE FUNCTION take_leases(p_settled settlement_row[]) RETURNS leased[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_places leased[];
@@ -169,8 +169,8 @@ BEGIN
     RETURN v_places;
 END $$;
 
--- Record those together that ``complete_v1`` would take, of jobs without a key: their numbers and ids; and the queues, groups and
--- tenants of those to which rules apply.
+-- Record plain completions of jobs without a key together. Returns their numbers and ids, and the queues, groups and
+-- tenants of those with rules.
 CREATE FUNCTION settle_plain(
     p_now bigint, p_settled settlement_row[], p_places leased[],
     OUT ords integer[], OUT ids uuid[], OUT qids integer[], OUT gids bigint[], OUT tids bigint[]
@@ -215,51 +215,45 @@ BEGIN
     INTO ords, ids, qids, gids, tids FROM plain AS p;
 END $$;
 
--- Where a job lies now that its lease has ended: its queue, its size, its group where it waits in one, and whether it is called there.
+-- Where a job is after its lease: its queue, size and group, and whether it is called there.
 CREATE TYPE new_place AS (qid integer, size integer, gid bigint, called boolean);
--- Put a job whose lease has ended where its settlement says. ``s.state`` and ``s.reason`` are what a cancellation left of them.
+-- Store a job as its settlement says; a cancellation has changed ``s.state`` and ``s.reason`` already.
 CREATE FUNCTION place_settled(p_now bigint, s settlement_row, l leased, p_tenant text) RETURNS new_place
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    v_epoch CONSTANT bigint := CASE WHEN s.unbegun THEN -l.epoch ELSE l.epoch END;
-    v_priority CONSTANT smallint := coalesce(s.priority, l.priority);
-    v_attempt CONSTANT integer := l.attempt + s.failed_attempt::integer;
-    v_lost CONSTANT integer := CASE WHEN s.keep_lost THEN coalesce(l.lost, 0) ELSE 0 END;
-    v_error CONSTANT bytea := coalesce(s.error, l.error);
-    v_run_at CONSTANT bigint := coalesce(s.run_at, p_now + s.delay, l.run_at);
+    job place := place_of(l);
     v_result CONSTANT bytea := CASE WHEN s.state = 3 AND s.result_ttl > 0 THEN s.result END;
     v_held_until CONSTANT bigint := CASE WHEN s.state = 3 THEN p_now + s.result_ttl ELSE 0 END;
-    v_keyed boolean := l.keyed;
     p new_place;
 BEGIN
-    p.qid := l.qid;
-    p.size := l.size + coalesce(octet_length(v_error), 0) - coalesce(octet_length(l.error), 0);
+    job.priority := coalesce(s.priority, l.priority);
+    job.attempt := l.attempt + s.failed_attempt::integer;
+    job.lost := CASE WHEN s.keep_lost THEN job.lost ELSE 0 END;
+    job.error := coalesce(s.error, l.error);
+    job.size := l.size + coalesce(octet_length(job.error), 0) - coalesce(octet_length(l.error), 0);
     IF s.mask <> 0 THEN
-        p.size := p.size + patch_cells(l.id, s.mask, s.parameters, s.vm_state, s.metadata, s.blob);
+        job.size := job.size + patch_cells(l.id, s.mask, s.parameters, s.vm_state, s.metadata, s.blob);
     END IF;
     IF s.queue IS NOT NULL THEN
-        p.qid := (queue_ids(ARRAY[s.queue]))[1];
-        IF p.qid <> l.qid AND l.keyed THEN
-            v_keyed := move_key(p_now, l.id, l.qid, p.qid);
-            IF NOT v_keyed THEN
+        job.qid := (queue_ids(ARRAY[s.queue]))[1];
+        IF job.qid <> l.qid AND l.keyed THEN
+            job.keyed := move_key(p_now, l.id, l.qid, job.qid);
+            IF NOT job.keyed THEN
                 DELETE FROM keys AS k
                 WHERE k.qid = l.qid AND k.key = (SELECT j.key FROM jobs AS j WHERE j.id = l.id) AND k.id = l.id;
             END IF;
         END IF;
     END IF;
-    IF s.state = 0 THEN
-        p.called := l.gid IS NOT NULL AND p.qid = l.qid AND turns_of(l.qid) = 1;
-        p.gid := make_available(
-            p_now, l.id, p.qid, v_run_at, v_epoch, v_attempt, v_lost, p.size, v_priority, v_keyed, v_error, p.called
-        );
-        RETURN p;
-    ELSIF s.state = 2 THEN
-        INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
-        VALUES (v_run_at, l.id, p.qid, v_epoch, v_attempt, v_lost, p.size, v_priority, v_keyed, v_error);
+    p.qid := job.qid;
+    p.size := job.size + coalesce(octet_length(v_result), 0);
+    IF s.state IN (0, 2) THEN
+        job.epoch := CASE WHEN s.unbegun THEN -l.epoch ELSE l.epoch END;
+        job.run_at := coalesce(s.run_at, p_now + s.delay, l.run_at);
+        p.called := s.state = 0 AND l.gid IS NOT NULL AND p.qid = l.qid AND group_running_of(l.qid) = 1;
+        p.gid := make_waiting(p_now, job, s.state, p.called);
         RETURN p;
     END IF;
-    p.size := p.size + coalesce(octet_length(v_result), 0);
-    IF v_keyed THEN
+    IF job.keyed THEN
         UPDATE keys AS k SET held_until = v_held_until, failed = (s.state = 5)
         WHERE k.qid = p.qid AND k.key = (SELECT j.key FROM jobs AS j WHERE j.id = l.id) AND k.id = l.id;
     END IF;
@@ -269,17 +263,17 @@ BEGIN
         INSERT INTO ended (
             finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, tenant, error, result
         ) VALUES (
-            p_now, v_held_until, l.run_at, l.id, p.qid, l.epoch, v_attempt, v_lost, p.size, s.state, v_priority, v_keyed, s.reason,
-            CASE WHEN s.state = 5 THEN p_tenant END, v_error, v_result
+            p_now, v_held_until, l.run_at, l.id, p.qid, l.epoch, job.attempt, job.lost, p.size, s.state, job.priority, job.keyed, s.reason,
+            CASE WHEN s.state = 5 THEN p_tenant END, job.error, v_result
         );
     END IF;
     RETURN p;
 END $$;
 
--- Jobs of governed queues and of groups that have stopped running or stand in line, for ``stopped``: their queues, groups and
--- tenants, the number of the step that each comes from; and those that came into a group by a step, which are called in that order.
+-- For ``stopped``: queues, groups and tenants of jobs that have stopped running or wait in a group; ``steps``: the
+-- settlement that each comes from; ``entered``: jobs that came into a group, and by which settlement (``entries``).
 CREATE TYPE ruled AS (qids integer[], gids bigint[], tids bigint[], steps integer[], entered uuid[], entries integer[]);
--- The same with the groups of jobs that were spawned: all groups are called together, but those come last.
+-- The same with the groups of spawned jobs, which come last.
 CREATE FUNCTION with_spawned(g ruled, p_after integer, p_names text[], p_rows job_row[]) RETURNS ruled
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -306,17 +300,14 @@ BEGIN
     );
 END $$;
 
--- Settlements of any kind. Those that ``complete_v1`` would take, of jobs without a key, are recorded together; they have
--- nothing to do with the others, which follow one by one and in order; jobs that they spawn come last: they are ``p_rows``, for
--- ``p_names``, in the order of the settlements. Answers, as rows of
--- kind 0: those that are fenced off (no attempt), and those that a cancellation overtook (attempt 4); rows of kind 4; and,
--- as kind 5, queues in which a job is to be had.
+-- Settlements of any kind. Plain completions of jobs without a key are recorded together; they do not affect the
+-- others, which follow one by one. Spawned jobs come last: ``p_rows``, of the queues ``p_names``, in the order of the
+-- settlements. Answers settlements that are fenced off, and those that a cancellation overtook. Refuses a settlement that
+-- spawns more than clients may, as that would take long.
 CREATE FUNCTION finish_v1(p_at bigint, p_settled settlement_row[], p_names text[], p_rows job_row[])
-RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+RETURNS SETOF answer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
-AS $$
-#variable_conflict use_column
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_now bigint := clock(p_at);
     v_places leased[] := take_leases(p_settled);
@@ -342,10 +333,13 @@ DECLARE
     l leased;
     p new_place;
 BEGIN
+    IF EXISTS (SELECT 1 FROM unnest(p_settled) AS n WHERE n.spawned > 500) THEN
+        PERFORM refuse('spawn: expected at most 500 jobs of each settlement');
+    END IF;
     IF v_tids <> '{}' THEN
         PERFORM tell_stopped(v_now, v_qids, v_tids);
     END IF;
-    RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_plain.ids) AS w;
+    RETURN QUERY SELECT * FROM tell_waiters(v_plain.ids);
     IF EXISTS (SELECT 1 FROM unnest(p_settled) AS n WHERE n.state = 5) THEN
         v_tenants := tenants_of(v_ids);
     END IF;
@@ -358,12 +352,12 @@ BEGIN
         l := v_places[i];
         v_row := v_row + s.spawned;
         IF l.id IS NULL THEN
-            RETURN NEXT settled(s.id, i, NULL);
+            RETURN NEXT settled(i, NULL);
             CONTINUE;
         END IF;
         IF (l.cancel OR l.id = ANY (v_asked)) AND (s.state IN (0, 2) OR s.state = 4 AND s.reason = 'cancelled') THEN
             IF s.state <> 4 THEN
-                RETURN NEXT settled(s.id, i, 4);
+                RETURN NEXT settled(i, 4);
             END IF;
             s.state := 4;
             s.reason := asked_reason(l.id);
@@ -401,14 +395,14 @@ BEGIN
         IF s.state = 0 THEN
             RETURN NEXT woken(p.qid);
         ELSIF s.state > 2 THEN
-            RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY[l.id]) AS w;
+            RETURN QUERY SELECT * FROM tell_waiters(ARRAY[l.id]);
         END IF;
         IF s.spawned > 0 THEN
             v_spawned := v_spawned || p_rows[v_row - s.spawned + 1:v_row];
         END IF;
     END LOOP;
     IF cardinality(v_kept) > 1 AND (SELECT count(DISTINCT n) FROM unnest(v_kept_gids) AS n) < cardinality(v_kept) THEN
-        v_entered := v_entered || v_kept;  -- several of a group come back, one after the other
+        v_entered := v_entered || v_kept;  -- several of one group come back, one after the other
         v_entries := v_entries || v_keeps;
     END IF;
     INSERT INTO deltas (qid, state, jobs, bytes, tenant)
@@ -426,78 +420,70 @@ BEGIN
     END IF;
 END $$;
 
--- A job that lies nowhere becomes AVAILABLE; the number of its group, if it has one. With ``p_called`` a job of a group has
--- its turn already, otherwise it stands in line, and the caller has the group called.
-CREATE FUNCTION make_available(
-    p_now bigint, p_id uuid, p_qid integer, p_run_at bigint, p_epoch bigint, p_attempt integer, p_lost integer, p_size integer,
-    p_priority smallint, p_keyed boolean, p_error bytea, p_called boolean
-) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+-- A job that was taken out of its table becomes AVAILABLE or PAUSED. Returns its group, if it is AVAILABLE. ``p_called``: it
+-- is called there already; otherwise it waits, and the caller calls the group.
+CREATE FUNCTION make_waiting(p_now bigint, p place, p_state smallint, p_called boolean) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_gid bigint;
     v_lane bigint;
 BEGIN
+    IF p_state = 2 THEN
+        INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
+        VALUES (p.run_at, p.id, p.qid, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed, p.error);
+        RETURN NULL;
+    END IF;
     INSERT INTO ready AS y (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, gid, error)
     SELECT
-        p_run_at,
+        p.run_at,
         CASE
-            WHEN j.group_name IS NOT NULL AND NOT p_called THEN -p_qid
-            WHEN q.governed THEN lane_of(p_qid, j.tenant, j.task) + (p_run_at > p_now)::integer
-            WHEN p_run_at > p_now THEN 0
+            WHEN j.group_name IS NOT NULL AND NOT p_called THEN -p.qid
+            WHEN q.governed THEN lane_of(tid_of(p.qid, j.tenant)) + (p.run_at > p_now)::integer
+            WHEN p.run_at > p_now THEN 0
         END,
-        p_id, p_qid, p_epoch, p_attempt, p_lost, p_size, p_priority, p_keyed,
-        CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, p_run_at) END,
-        CASE WHEN j.group_name IS NOT NULL THEN gid_of(p_qid, j.group_name) END, p_error
-    FROM jobs AS j LEFT JOIN queues AS q ON q.qid = p_qid WHERE j.id = p_id  -- jobs_pkey, queues_pkey
+        p.id, p.qid, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed,
+        CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, p.run_at) END,
+        CASE WHEN j.group_name IS NOT NULL THEN gid_of(p.qid, j.group_name) END, p.error
+    FROM jobs AS j LEFT JOIN queues AS q ON q.qid = p.qid WHERE j.id = p.id  -- jobs_pkey, queues_pkey
     RETURNING y.gid, y.lane INTO v_gid, v_lane;
     IF v_lane >= 4611686018427387904 THEN
-        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
-        SELECT p_qid, 1, ARRAY[tid_of(p_qid, j.tenant)], '{1}', ARRAY[p_run_at], ARRAY[v_lane & -2], ARRAY[j.tenant], ARRAY[j.task]
-        FROM jobs AS j WHERE j.id = p_id;
+        INSERT INTO news (qid, kind, tids, jobs, ats, tenants)
+        SELECT p.qid, 1, ARRAY[tid_of(p.qid, j.tenant)], '{1}', ARRAY[p.run_at], ARRAY[j.tenant] FROM jobs AS j WHERE j.id = p.id;
     END IF;
     RETURN v_gid;
 END $$;
 
-CREATE FUNCTION settled(p_id uuid, p_ord integer, p_state integer) RETURNS claim_row
-LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
-    SELECT (
-        0, p_id, NULL, NULL, NULL, NULL, p_ord, p_state, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL
-    )::claim_row
-$$;
+-- The hint that a job of this queue may be claimable.
+CREATE FUNCTION woken(p_qid integer) RETURNS answer LANGUAGE sql STABLE AS 'SELECT told(''queue:'' || name_of(p_qid), NULL)';
 
-CREATE FUNCTION woken(p_qid integer) RETURNS claim_row LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT (
-        5, NULL, name_of(p_qid), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL
-    )::claim_row
-$$;
-
--- Bytes in the cells of a job.
+-- Bytes in the cells of a stored job.
 CREATE FUNCTION cells_weight(p_id uuid) RETURNS integer LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     SELECT weight(e.parameters, e.vm_state, e.metadata, e.blob) FROM entries AS e WHERE e.id = p_id
 $$;
 
--- Replace or clear cells, those that the mask names; by how much the job grows.
+-- Replace or clear the cells in the mask. Returns by how much the job grows.
 CREATE FUNCTION patch_cells(p_id uuid, p_mask smallint, p_parameters bytea, p_vm_state bytea, p_metadata bytea, p_blob bytea)
 RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_before integer := cells_weight(p_id);
+    v_hour CONSTANT integer := oldest_hour(p_parameters, p_vm_state, p_metadata, p_blob);
 BEGIN
     UPDATE patches AS c SET  -- patches_pkey
         mask = c.mask | p_mask,
         parameters = CASE WHEN p_mask & 1 <> 0 THEN p_parameters ELSE c.parameters END,
         vm_state = CASE WHEN p_mask & 2 <> 0 THEN p_vm_state ELSE c.vm_state END,
         metadata = CASE WHEN p_mask & 4 <> 0 THEN p_metadata ELSE c.metadata END,
-        blob = CASE WHEN p_mask & 8 <> 0 THEN p_blob ELSE c.blob END
+        blob = CASE WHEN p_mask & 8 <> 0 THEN p_blob ELSE c.blob END,
+        object_hour = least(c.object_hour, v_hour)
     WHERE c.id = p_id;
     IF NOT FOUND THEN
-        INSERT INTO patches (id, mask, parameters, vm_state, metadata, blob)
-        VALUES (p_id, p_mask, p_parameters, p_vm_state, p_metadata, p_blob);
+        INSERT INTO patches (id, mask, parameters, vm_state, metadata, blob, object_hour)
+        VALUES (p_id, p_mask, p_parameters, p_vm_state, p_metadata, p_blob, v_hour);
     END IF;
     RETURN cells_weight(p_id) - v_before;
 END $$;
 
--- The key goes along to another queue, unless it is taken there; whether it did.
+-- Move the key to another queue, unless it is taken there. Returns whether it moved.
 CREATE FUNCTION move_key(p_now bigint, p_id uuid, p_from integer, p_to integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -515,8 +501,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Nothing is left of these jobs of these queues, which lie nowhere or in ``ended``, but those who wait for them; the caller
--- counts them. With ``p_held_after``, keys that are held beyond that instant outlive them.
+-- Remove everything about these jobs, which are in ``ended`` or in no table, except their waiters. The caller counts
+-- them. Keys that are held after ``p_held_after`` outlive them.
 CREATE FUNCTION forget_jobs(p_ids uuid[], p_qids integer[], p_held_after bigint DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
@@ -540,11 +526,12 @@ BEGIN
         AND (k.held_until > p_held_after) IS NOT TRUE;
 END $$;
 
-CREATE FUNCTION turn_v1(
+-- Plain completions, and the next claim, in one trip.
+CREATE FUNCTION complete_and_claim_v1(
     p_at bigint, p_settled_by text, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[],
     p_keep boolean, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
     p_lost_below integer, p_max_bytes bigint, p_mark_queues text[], p_mark_priorities smallint[], p_mark_run_ats bigint[], p_mark_ids uuid[], p_mark_due bigint
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c completed := complete(p_at, p_settled_by, p_ids, p_epochs, p_results, p_result_ttls, p_keep, false, true);
 BEGIN

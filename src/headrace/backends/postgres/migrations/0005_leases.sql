@@ -1,5 +1,5 @@
--- A worker beats that was not listed. If nobody else is either, all were away: if two or more of a fleet at work went together, that time
--- is noted. Nobody waits: of several that come back at once, one notes it. The workers are few: they are looked through.
+-- A worker beats that was not listed. If no other is listed, the whole fleet was absent: note it, as ``Backend.renew``
+-- says. Of several workers that return at once, one does, and nobody waits. Workers are few, so they are scanned.
 CREATE FUNCTION note_absence(p_now bigint, p_gap bigint, p_at_work bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 DECLARE
@@ -18,16 +18,15 @@ BEGIN
     UPDATE absence AS a SET at_work_since = p_now;
 END $$;
 
--- A worker's sign of life. Answers: the numbers of the leases that are lost, and of those that some transaction has in
--- hand; the jobs to cancel; the queues that are paused; the worker's own leases among the first ``p_census`` that expire, and
--- whether any have. The clock
--- is read once what is written is locked: a beat that had to wait tells of the moment in which it got through.
+-- A beat. ``p_progress``: of each lease, NULL if there is nothing new. Answers: the numbers of lost leases, and of leases that another transaction has locked; jobs to cancel;
+-- paused queues; the worker's own leases among the first ``p_census`` to expire, and whether any lease has expired. The
+-- clock is read again after each lock: a beat that had to wait counts from the moment it got through.
 CREATE FUNCTION renew_v1(
     p_at bigint, p_holder text, p_worker text, p_queues text[], p_lease_for bigint, p_ids uuid[], p_epochs bigint[],
-    p_ttl bigint, p_slots integer, p_busy integer, p_leaving boolean, p_gap bigint, p_at_work bigint, p_census integer
+    p_ttl bigint, p_slots integer, p_busy integer, p_leaving boolean, p_gap bigint, p_at_work bigint, p_census integer,
+    p_progress bytea[] DEFAULT NULL
 ) RETURNS TABLE (lost integer[], busy integer[], cancels uuid[], paused text[], held uuid[], held_epochs bigint[], held_begun boolean[], overdue boolean) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
@@ -55,6 +54,10 @@ BEGIN
     );
     v_now := clock(p_at);
     UPDATE leased AS l SET lease_until = v_now + p_lease_for FROM unnest(v_mine) AS m (id) WHERE l.id = ANY (ARRAY[m.id]);
+    IF p_progress IS NOT NULL THEN
+        UPDATE leased AS l SET progress = n.progress FROM unnest(p_ids, p_epochs, p_progress) AS n (id, epoch, progress)
+        WHERE n.id = ANY (v_mine) AND octet_length(n.progress) <= 1024 AND l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch;
+    END IF;
     SELECT
         array_agg(n.ord::integer ORDER BY n.ord) FILTER (WHERE l.id IS NULL),
         array_agg(n.ord::integer ORDER BY n.ord) FILTER (WHERE l.id <> ALL (v_mine))
@@ -75,8 +78,7 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Whether a holder's own beats have come without a gap, and lately: then those whose leases have run out had time to say that they
--- live.
+-- Whether this holder has beaten lately and without a gap. Then others had time to renew their leases too.
 CREATE FUNCTION is_steady(p_now bigint, p_holder text, p_gap bigint, p_steady bigint) RETURNS boolean
 LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT p_holder IS NULL OR EXISTS (  -- workers_pkey
@@ -85,13 +87,11 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     )
 $$;
 
--- Take back what vanished holders left, and cancel what has expired. Rows of kind 2 (their state in ``attempt``), 4, 5.
+-- Take back jobs whose lease has expired, and cancel expired jobs.
 CREATE FUNCTION reap_v1(
     p_at bigint, p_limit integer, p_max_lost integer, p_spread bigint, p_holder text, p_gap bigint, p_steady bigint
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
-#variable_conflict use_column
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     v_now bigint := clock(p_at);
     v_end bigint;
@@ -101,9 +101,8 @@ DECLARE
     v_total integer;
     v_state smallint;
     v_reason text;
-    v_lost integer;
-    v_run_at bigint;
-    v_expired claim_row[];
+    p place;
+    v_expired answer[];
     v_leases leased[];
     v_keyed uuid[];
     v_qids integer[];
@@ -122,7 +121,7 @@ BEGIN
     SELECT count(*) INTO v_total FROM (SELECT 1 FROM leased AS x WHERE x.lease_until <= v_end LIMIT p_limit) AS n;  -- leased_until
     SELECT * INTO v_absence FROM absence;
     IF p_limit > v_total THEN
-        SELECT array_agg(x) INTO v_expired FROM expire_v1(v_now, ARRAY(  -- ready_dying
+        SELECT array_agg(x) INTO v_expired FROM expire(v_now, ARRAY(  -- ready_dying
             SELECT y.ctid FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= v_now
             ORDER BY y.dies_at LIMIT p_limit - v_total
         )) AS x;
@@ -146,11 +145,12 @@ BEGIN
             END IF;
         END IF;
         v_spared := coalesce(v_absence.begins < l.lease_until AND l.lease_until <= v_absence.ends, false);
-        v_lost := coalesce(l.lost, 0) + (NOT (l.cancel OR v_spared))::integer;
+        p := place_of(l);
+        p.lost := p.lost + (NOT (l.cancel OR v_spared))::integer;
         IF l.cancel THEN
             v_state := 4;
             v_reason := asked_reason(l.id);
-        ELSIF v_lost > p_max_lost AND NOT v_spared THEN
+        ELSIF p.lost > p_max_lost AND NOT v_spared THEN
             v_state := 5;
             v_reason := 'lost';
         ELSE
@@ -158,11 +158,9 @@ BEGIN
             v_reason := '';
         END IF;
         IF v_state = 0 THEN
-            v_run_at := v_now + p_spread * v_count / greatest(v_total, 1);
-            v_called := l.gid IS NOT NULL AND turns_of(l.qid) = 1;
-            PERFORM make_available(
-                v_now, l.id, l.qid, v_run_at, l.epoch, l.attempt, v_lost, l.size, l.priority, l.keyed, l.error, v_called
-            );
+            p.run_at := v_now + p_spread * v_count / greatest(v_total, 1);
+            v_called := l.gid IS NOT NULL AND group_running_of(l.qid) = 1;
+            PERFORM make_waiting(v_now, p, v_state, v_called);
             IF v_called THEN
                 v_kept := v_kept || l.id;
                 v_kept_gids := v_kept_gids || l.gid;
@@ -171,23 +169,19 @@ BEGIN
             INSERT INTO deltas (qid, state, jobs) VALUES (l.qid, 0, 1);
             RETURN NEXT woken(l.qid);
         ELSE
-            PERFORM end_jobs(
-                v_now, v_state, v_reason, ARRAY[l.id], ARRAY[l.qid], ARRAY[l.epoch], ARRAY[l.attempt], ARRAY[v_lost],
-                ARRAY[l.size], ARRAY[l.priority], ARRAY[l.run_at], ARRAY[l.keyed], ARRAY[l.error]
-            );
-            RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY[l.id]) AS w;
+            PERFORM end_jobs(v_now, v_state, v_reason, ARRAY[p]);
+            RETURN QUERY SELECT * FROM tell_waiters(ARRAY[l.id]);
         END IF;
         v_count := v_count + 1;
         RETURN QUERY
-        SELECT 2::smallint, l.id, q.name, j.task, v_reason, CASE WHEN l.keyed THEN j.key END, l.epoch, v_state::integer, v_lost,
-            l.priority, l.run_at, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer, NULL::boolean
-        FROM jobs AS j JOIN queues AS q ON q.qid = l.qid WHERE j.id = l.id;
+        SELECT a.* FROM jobs AS j JOIN queues AS q ON q.qid = l.qid CROSS JOIN LATERAL reaped(
+            (l.id, q.name, j.task, v_state, p.lost, v_reason, CASE WHEN l.keyed THEN j.key END)::reaped_row
+        ) AS a WHERE j.id = l.id;
     END LOOP;
     RETURN QUERY SELECT (x).* FROM unnest(v_expired) AS x;
     IF v_ruled_qids <> '{}' THEN
         IF (SELECT count(DISTINCT n) FROM unnest(v_kept_gids) AS n) = cardinality(v_kept) THEN
-            v_kept := '{}';  -- otherwise several of a group come back, one after the other
+            v_kept := '{}';  -- otherwise several of one group come back, one after the other
         END IF;
         RETURN QUERY SELECT w.* FROM stopped(
             v_now, v_ruled_qids, v_gids, v_tids, false, true, v_changes, v_kept, v_keeps
@@ -196,18 +190,17 @@ BEGIN
     IF EXISTS (SELECT 1 FROM asks) THEN
         RETURN QUERY SELECT x.* FROM cancel_asked(v_now, p_limit) AS x;
     END IF;
-    -- Groups that somebody has left to others, as in queues that nobody claims from.
+    -- Groups that were left to be looked at, in queues that nobody claims from.
     IF EXISTS (SELECT 1 FROM looks) THEN
         RETURN QUERY SELECT w.* FROM call_looks(NULL) AS q CROSS JOIN LATERAL woken(q) AS w;
     END IF;
     PERFORM fold_deltas();
 END $$;
 
--- Asks for jobs that do not run any more: those that wait again are cancelled, but for what somebody has in hand; for the others it
--- is too late. Rows of kind 4 and 5.
-CREATE FUNCTION cancel_asked(p_now bigint, p_limit integer) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+-- Requests to cancel jobs that no longer run: jobs that wait are cancelled, unless somebody has locked them. For ended
+-- jobs it is too late.
+CREATE FUNCTION cancel_asked(p_now bigint, p_limit integer) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-#variable_conflict use_column
 DECLARE
     v_over uuid[] := ARRAY(  -- asks_id, leased_pkey
         SELECT DISTINCT a.id FROM asks AS a WHERE NOT EXISTS (SELECT 1 FROM leased AS l WHERE l.id = a.id) ORDER BY a.id LIMIT p_limit
@@ -232,13 +225,12 @@ BEGIN
             GROUP BY r.reason
         ) AS g CROSS JOIN LATERAL alter_v1(
             p_now, g.ids, 1, g.reason, NULL, '{0,2}'::smallint[], true, NULL, NULL, true
-        ) AS x WHERE x.kind <> 6;
+        ) AS x WHERE (x.notice).altered IS NULL;
     END IF;
     DELETE FROM asks AS a WHERE a.id = ANY (v_over) AND (a.id = ANY (v_mine) OR a.id <> ALL (v_wait));  -- asks_id
 END $$;
 
--- Add up what transactions have counted, and note which queues they used. One at a time; whoever finds it under way leaves it to
--- the other. Whether it was done.
+-- Add up ``deltas``, and note which queues were used. One transaction does this at a time. False: another is doing it.
 CREATE FUNCTION fold_deltas() RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_now CONSTANT bigint := now_us();
@@ -263,14 +255,12 @@ BEGIN
     RETURN true;
 END $$;
 
--- Jobs with which no claim or reap can go on, as after an edit past these functions, are set aside: asked for when one has failed, so
--- that it may walk through all that waits and runs. Those that wait become FAILED with the reason 'corrupt'; those that run are
--- counted anew, and a reap ends them; one that lies in two places stays in the one that is further on. Tells how many, and the
--- inboxes that wait for them.
-CREATE FUNCTION set_aside_v1(p_at bigint) RETURNS TABLE (id uuid, inbox text) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-AS $$
-#variable_conflict use_column
+-- Set aside jobs that make claims or reaps fail, as after an edit behind our back. Called after such a failure, so it
+-- may scan all live jobs. Those that wait become FAILED (``corrupt``). Those that run get usable counts, and a reap
+-- ends them. One that is in two tables stays in the later one. Answers one row of NULLs per job, then hints for those
+-- who wait for them.
+CREATE FUNCTION set_aside_v1(p_at bigint) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
 DECLARE
     v_now bigint := clock(p_at);
     v_far CONSTANT bigint := 4611686018427387904;
@@ -278,6 +268,7 @@ DECLARE
     v_ids uuid[];
     v_qids integer[];
     v_lanes bigint[];
+    v_jobs place[];
     v_found bigint;
 BEGIN
     UPDATE leased AS l SET
@@ -295,40 +286,27 @@ BEGIN
         WHERE y.epoch NOT BETWEEN -v_far AND v_far OR y.run_at < -v_far
         FOR UPDATE SKIP LOCKED
     ), gone AS (
-        DELETE FROM ready AS y USING bad AS b WHERE y.ctid = b.place AND y.id NOT IN (SELECT t.id FROM twice AS t) RETURNING y.*
+        DELETE FROM ready AS y USING bad AS b WHERE y.ctid = b.place AND y.id NOT IN (SELECT t.id FROM twice AS t)
+        RETURNING y.*, place_of(y) AS job
     ), counted AS (
         INSERT INTO deltas (qid, state, jobs)
         SELECT n.qid, 0, -count(*) FROM (SELECT g.qid FROM gone AS g UNION ALL SELECT t.qid FROM twice AS t) AS n GROUP BY n.qid
-    ), whose AS MATERIALIZED (  -- jobs_pkey
-        SELECT g.*, coalesce((SELECT j.tenant FROM jobs AS j WHERE j.id = g.id), '') AS tenant FROM gone AS g
-    ), kept AS (
-        INSERT INTO ended (
-            finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, tenant, error
-        )
-        SELECT v_now, 0, w.run_at, w.id, w.qid, CASE WHEN w.epoch BETWEEN -v_far AND v_far THEN w.epoch ELSE v_now END,
-            w.attempt, w.lost, w.size, 5, w.priority, w.keyed, 'corrupt', w.tenant, w.error
-        FROM whose AS w
-    ), weighed AS (
-        INSERT INTO deltas (qid, state, jobs, bytes, tenant)
-        SELECT w.qid, 5, count(*), sum(w.size), w.tenant FROM whose AS w GROUP BY w.qid, w.tenant
     ), looks AS (
         INSERT INTO looks (qid, gid) SELECT DISTINCT g.qid, g.gid FROM gone AS g WHERE g.gid IS NOT NULL
     )
-    SELECT v_found + count(*) + (SELECT count(*) FROM twice), array_agg(g.id), array_agg(g.qid), array_agg(g.lane)
-    INTO v_found, v_ids, v_qids, v_lanes FROM gone AS g;
+    SELECT v_found + count(*) + (SELECT count(*) FROM twice), array_agg(g.id), array_agg(g.qid), array_agg(g.lane), array_agg(g.job)
+    INTO v_found, v_ids, v_qids, v_lanes, v_jobs FROM gone AS g;
     IF v_ids IS NOT NULL THEN
-        PERFORM lock_keys(v_ids, v_qids);
-        UPDATE keys AS k SET held_until = 0, failed = true
-        FROM unnest(v_ids, v_qids) AS n (id, qid) JOIN jobs AS j ON j.id = n.id
-        WHERE k.qid = n.qid AND k.key = j.key AND k.id = n.id;
+        PERFORM end_jobs(v_now, 5::smallint, 'corrupt', v_jobs);
+        UPDATE ended AS e SET epoch = v_now WHERE e.id = ANY (v_ids) AND e.epoch NOT BETWEEN -v_far AND v_far;  -- ended_pkey
         PERFORM tell_dropped(v_now, v_qids, v_ids, v_lanes);
     END IF;
-    RETURN QUERY SELECT NULL::uuid, NULL::text FROM generate_series(1, v_found);
-    RETURN QUERY SELECT w.id, w.inbox FROM take_waiters(v_ids) AS w;
+    RETURN QUERY SELECT (NULL::answer).* FROM generate_series(1, v_found);
+    RETURN QUERY SELECT * FROM tell_waiters(v_ids);
 END $$;
 
--- Of each of these queues, how many of the workers that serve it come before this holder, and how many there are; of very many queues,
--- all workers count.
+-- For each of these queues: how many of its workers come before this holder, and how many there are. If the queues are
+-- very many, all workers count.
 CREATE FUNCTION ranks_v1(p_holder text, p_queues text[]) RETURNS TABLE (queue text, rank bigint, size bigint)
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 BEGIN
@@ -339,11 +317,10 @@ BEGIN
     GROUP BY q.name;
 END $$;
 
--- A claim has passed over jobs of a queue that were lost too often: 2, if its holder is the one who makes room for them, else 1. It waits
--- for nobody: while another has the queue in hand, somebody else is just chosen.
+-- A claim passed over jobs on their last chance: 2 if its holder is chosen to make room for them, else 1. It waits for
+-- nobody: if the row is locked, another holder is being chosen.
 CREATE FUNCTION choose(p_now bigint, p_qid integer, p_holder text, p_lease_for bigint) RETURNS integer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
 DECLARE
     v_chosen text;
     v_until bigint;
@@ -361,7 +338,7 @@ BEGIN
     RETURN 1 + FOUND::integer;
 END $$;
 
--- The same where the queue is still to be found: one of those that were looked at.
+-- The same for the queues among these that have such a job.
 CREATE FUNCTION choose_plain(p_now bigint, p_qids integer[], p_bound integer, p_holder text, p_lease_for bigint) RETURNS integer
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT coalesce(max(choose(p_now, q.qid, p_holder, p_lease_for)), 1) FROM unnest(p_qids) AS q (qid)
@@ -370,7 +347,7 @@ LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $
     )
 $$;
 
--- Who was chosen, and claims one job without a bound, stays so.
+-- A chosen holder that claims one job without the bound stays chosen.
 CREATE FUNCTION stay_chosen(p_qids integer[], p_holder text, p_until bigint) RETURNS void LANGUAGE sql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     WITH mine AS MATERIALIZED (  -- queues_pkey

@@ -1,12 +1,5 @@
--- Where a job lies, and all that travels with it.
-CREATE TYPE place AS (
-    state smallint, id uuid, qid integer, priority smallint, run_at bigint, epoch bigint, attempt integer, lost integer,
-    size integer, keyed boolean, error bytea, holder text, cancel boolean, held_until bigint, result bytea, lane bigint,
-    gid bigint
-);
-
--- The job's place, locked. A job that moves meanwhile is looked for again, since each statement sees what has been
--- committed; one that moves faster than that, or lies nowhere, is told as an error rather than looked for without end.
+-- Find and lock a job. One that changes its state meanwhile is looked for again. One that keeps changing, or is in no
+-- table, is an error.
 CREATE FUNCTION lock_place(p_id uuid) RETURNS place LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -40,7 +33,7 @@ BEGIN
     RETURN v_place;
 END $$;
 
--- The job's place, and nothing is locked.
+-- Find a job without a lock.
 CREATE FUNCTION find_place(p_id uuid) RETURNS place LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -52,7 +45,7 @@ BEGIN
     RETURN v_place;
 END $$;
 
--- The job's place, locked if it waits. Whoever ends, keeps or sweeps it must not wait for a transaction that may last.
+-- Find a job, and lock it if it waits. Others that end, hold or sweep it must not wait for a transaction that may last.
 CREATE FUNCTION lock_waiting(p_id uuid) RETURNS place LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -73,16 +66,17 @@ BEGIN
     END LOOP;
 END $$;
 
--- Whether this running job is to be cancelled by the word of somebody who has not touched it.
+-- Whether the cancellation of a running job was requested in ``asks``.
 CREATE FUNCTION asked_for(p_id uuid) RETURNS boolean LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS
     'SELECT EXISTS (SELECT 1 FROM asks AS a WHERE a.id = p_id)';  -- asks_id
 
--- What a job ends with whose cancellation was asked for.
+-- The reason of a job whose cancellation was requested.
 CREATE FUNCTION asked_reason(p_id uuid) RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT CASE WHEN bool_or(a.superseded) THEN 'superseded' ELSE 'cancelled' END FROM asks AS a WHERE a.id = p_id  -- asks_id
 $$;
 
--- Whoever is ending these jobs just now is waited for, and none of them is kept: what is locked in here is let go at once.
+-- Wait for transactions that are ending these jobs, without keeping a lock: each is released at once, by a
+-- subtransaction that fails.
 CREATE FUNCTION let_pass(p_ids uuid[]) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -110,7 +104,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- The job lies nowhere now.
+-- Take a job out of its table.
 CREATE FUNCTION leave_place(p_now bigint, p place) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -129,27 +123,19 @@ BEGIN
     VALUES (p.qid, p.state, -1, CASE WHEN p.state > 2 THEN -p.size ELSE 0 END, v_tenant);
 END $$;
 
--- The job, which lies nowhere, becomes AVAILABLE or PAUSED; the number of its group, if it stands in line there.
+-- A job that was taken out of its table becomes AVAILABLE or PAUSED. Returns its group, if it waits there.
 CREATE FUNCTION enter_place(p_now bigint, p place, p_state smallint, p_called boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 DECLARE
-    v_gid bigint;
+    v_gid CONSTANT bigint := make_waiting(p_now, p, p_state, p_called);
 BEGIN
-    IF p_state = 0 THEN
-        v_gid := make_available(
-            p_now, p.id, p.qid, p.run_at, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed, p.error, p_called
-        );
-    ELSE
-        INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
-        VALUES (p.run_at, p.id, p.qid, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed, p.error);
-    END IF;
     INSERT INTO deltas (qid, state, jobs) VALUES (p.qid, p_state, 1);
     RETURN CASE WHEN NOT p_called THEN v_gid END;
 END $$;
 
 -- The steps below are part of ``alter_v1``.
 --
--- Lock the jobs that are meant, and their keys, in the order in which everybody does that.
+-- Lock the jobs, then their keys, in the order that all transactions use.
 CREATE FUNCTION lock_meant(p_ids uuid[], p_kind integer, p_to integer, p_bound boolean) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 DECLARE
@@ -170,7 +156,7 @@ BEGIN
     END IF;
 END $$;
 
--- A running job is asked to stop.
+-- Request the cancellation of a running job.
 CREATE FUNCTION ask_to_stop(p_id uuid, p_reason text, p_bound boolean) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 BEGIN
@@ -181,7 +167,7 @@ BEGIN
     END IF;
 END $$;
 
--- A job that has ended waits again, as if it were new, unless another has its key: whether it does, and its group.
+-- Requeue a job, as if it were new, unless another has its key. Returns whether it was, and its group.
 CREATE FUNCTION requeue_job(p_now bigint, p place, p_key text, OUT changed boolean, OUT gid bigint) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 BEGIN
@@ -205,7 +191,7 @@ BEGIN
     END IF;
 END $$;
 
--- A job goes to another queue, unless its key is taken there: whether it does, and its group there.
+-- Move a job to another queue, unless its key is taken there. Returns whether it moved, and its group there.
 CREATE FUNCTION move_job(p_now bigint, p place, p_key text, p_to integer, OUT changed boolean, OUT gid bigint)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
@@ -220,7 +206,7 @@ BEGIN
     END IF;
 END $$;
 
--- A result is held for another while, from now on, if it still is: whether it is.
+-- Hold a result from now on for this long, if it still is held. Returns whether it is.
 CREATE FUNCTION hold_result(p_now bigint, p place, p_key text, p_ttl bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 BEGIN
@@ -232,17 +218,16 @@ BEGIN
     RETURN true;
 END $$;
 
--- Change jobs one by one, in order. Kinds of change: 1 cancel, 2 pause, 3 resume, 4 requeue, 5 move, 6 reprioritise, 7 watch,
--- 8 hold, 9 delete, 10 put off, 11 put to an instant. Answers, as rows of kind 6: the state before in ``epoch``, that after in ``attempt`` (none: gone),
--- whether it changed in ``lost``; and rows of kind 4, 5, and 7: a holder to be told. What the jobs were chosen for is looked
--- at again once they are locked. ``p_bound``: this transaction may last, so groups are left to be looked at, and nothing is locked that
--- others wait for: jobs that run are only asked to be cancelled, and those that are watched not locked at all. A watch then takes two
--- calls, each in a transaction of its own: whoever ended the job without seeing the first has been waited for by the second.
+-- Change jobs one by one. Kinds: 1 cancel, 2 pause, 3 resume, 4 requeue, 5 move, 6 reprioritise, 7 watch, 8 hold, 9
+-- delete, 10 reschedule by a delay, 11 reschedule to an instant. Conditions are checked again once a job is locked.
+--
+-- ``p_bound``: the transaction may last, so groups are left to be looked at, and nothing is locked that others wait
+-- for: the cancellation of running jobs is only requested, and watched jobs are not locked. A watch then takes two
+-- calls, each in its own transaction: the second waits for transactions that ended the job without seeing the first.
 CREATE FUNCTION alter_v1(
     p_at bigint, p_ids uuid[], p_kind integer, p_text text, p_number bigint, p_applies smallint[], p_strict boolean,
     p_queue text, p_states smallint[], p_bound boolean DEFAULT false, p_reason text DEFAULT NULL
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_now bigint := clock(p_at);
     v_id uuid;
@@ -258,9 +243,11 @@ DECLARE
     v_changes integer[] := '{}';
     v_entered uuid[] := '{}';
     v_entries integer[] := '{}';
+    v_gone uuid[] := '{}';
+    v_gone_qids integer[] := '{}';
     p place;
 BEGIN
-    IF p_kind = 7 THEN  -- hints may be lost, so a watch may too; claims pass over the jobs until this has committed
+    IF p_kind = 7 THEN  -- hints may be lost, so a watch may be; claims pass over a locked job
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     v_to := CASE WHEN p_kind = 5 THEN (queue_ids(ARRAY[p_text]))[1] END;
@@ -287,14 +274,11 @@ BEGIN
             NULL;
         ELSIF p_kind = 1 AND p.state = 1 THEN
             PERFORM ask_to_stop(v_id, p_text, p_bound);
-            RETURN NEXT noted(7, v_id, p.holder);
+            RETURN NEXT told('holder:' || p.holder, NULL);
         ELSIF p_kind = 1 THEN
             PERFORM leave_place(v_now, p);
-            PERFORM end_jobs(
-                v_now, 4::smallint, p_text, ARRAY[v_id], ARRAY[p.qid], ARRAY[p.epoch], ARRAY[p.attempt], ARRAY[p.lost],
-                ARRAY[p.size], ARRAY[p.priority], ARRAY[p.run_at], ARRAY[p.keyed], ARRAY[p.error]
-            );
-            RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY[v_id]) AS w;
+            PERFORM end_jobs(v_now, 4::smallint, p_text, ARRAY[p]);
+            RETURN QUERY SELECT * FROM tell_waiters(ARRAY[v_id]);
             v_after := 4;
         ELSIF p_kind IN (2, 3) THEN
             v_after := CASE WHEN p_kind = 2 THEN 2 ELSE 0 END;
@@ -325,8 +309,8 @@ BEGIN
             v_changed := hold_result(v_now, p, v_key, p_number);
         ELSIF p_kind = 9 THEN
             PERFORM leave_place(v_now, p);
-            PERFORM forget_jobs(ARRAY[v_id], ARRAY[p.qid]);
-            PERFORM take_waiters(ARRAY[v_id]);
+            v_gone := v_gone || v_id;
+            v_gone_qids := v_gone_qids || p.qid;
             v_after := NULL;
         ELSIF p_kind IN (10, 11) THEN
             PERFORM leave_place(v_now, p);
@@ -346,8 +330,12 @@ BEGIN
             v_entered := v_entered || v_id;
             v_entries := v_entries || v_change;
         END IF;
-        RETURN NEXT altered(v_id, name_of(v_qid), v_key, p.state, v_after, v_changed);
+        RETURN NEXT altered((v_id, p.state, v_after, v_changed, name_of(v_qid), v_key)::altered_row);
     END LOOP;
+    IF v_gone <> '{}' THEN
+        PERFORM forget_jobs(v_gone, v_gone_qids);
+        PERFORM tell_waiters(v_gone);
+    END IF;
     IF v_gids <> '{}' AND p_bound THEN
         INSERT INTO looks (qid, gid) SELECT DISTINCT n.* FROM unnest(v_qids, v_gids) AS n;
         RETURN QUERY SELECT w.* FROM (SELECT DISTINCT n FROM unnest(v_qids) AS n) AS q (qid) CROSS JOIN LATERAL woken(q.qid) AS w;
@@ -357,19 +345,105 @@ BEGIN
     END IF;
 END $$;
 
--- A row of kind 6.
-CREATE FUNCTION altered(p_id uuid, p_queue text, p_key text, p_before integer, p_after integer, p_changed boolean) RETURNS claim_row
-LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
-    SELECT (
-        6, p_id, p_queue, NULL, NULL, p_key, p_before, p_after, p_changed::integer, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL
-    )::claim_row
-$$;
+-- Cells as they were seen, and what is to come in their place, where something is.
+CREATE TYPE swap_row AS (
+    id uuid,
+    seen_parameters bytea,
+    seen_vm_state bytea,
+    seen_metadata bytea,
+    seen_blob bytea,
+    seen_result bytea,
+    parameters bytea,
+    vm_state bytea,
+    metadata bytea,
+    blob bytea,
+    result bytea
+);
 
-CREATE FUNCTION noted(p_kind integer, p_id uuid, p_name text) RETURNS claim_row
-LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
-    SELECT (
-        p_kind, p_id, p_name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL
-    )::claim_row
-$$;
+-- Lock the row that says where a job waits or runs, unless somebody else has; whether nobody else has. One that has ended has
+-- no such row.
+CREATE FUNCTION have_in_hand(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    PERFORM 1 FROM ready AS y WHERE y.id = p_id FOR UPDATE SKIP LOCKED;  -- ready_pkey
+    IF NOT FOUND THEN
+        PERFORM 1 FROM leased AS l WHERE l.id = p_id FOR UPDATE SKIP LOCKED;  -- leased_pkey
+    END IF;
+    IF NOT FOUND THEN
+        PERFORM 1 FROM paused AS p WHERE p.id = p_id FOR UPDATE SKIP LOCKED;  -- paused_pkey
+    END IF;
+    RETURN FOUND OR NOT EXISTS (SELECT FROM ready AS y WHERE y.id = p_id)
+        AND NOT EXISTS (SELECT FROM leased AS l WHERE l.id = p_id) AND NOT EXISTS (SELECT FROM paused AS p WHERE p.id = p_id);
+END $$;
+
+-- Replace cells that are still as they were seen; whether that was done. What a patch hides is dropped: it counts no more. A
+-- run that replaces a cell at the same time wins, before or after. A job that somebody has in hand is left alone: a batch has
+-- many jobs in hand itself, so waiting would end in deadlocks.
+CREATE FUNCTION swap_cells(s swap_row) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_mask smallint;
+    v_grown integer := weight(s.parameters, s.vm_state, s.metadata, s.blob)
+        - weight(
+            CASE WHEN s.parameters IS NOT NULL THEN s.seen_parameters END, CASE WHEN s.vm_state IS NOT NULL THEN s.seen_vm_state END,
+            CASE WHEN s.metadata IS NOT NULL THEN s.seen_metadata END, CASE WHEN s.blob IS NOT NULL THEN s.seen_blob END
+        );
+BEGIN
+    PERFORM 1 FROM jobs AS j WHERE j.id = s.id FOR NO KEY UPDATE SKIP LOCKED;  -- jobs_pkey
+    IF NOT FOUND OR (v_grown <> 0 AND NOT have_in_hand(s.id)) THEN
+        RETURN false;
+    END IF;
+    SELECT c.mask INTO v_mask FROM patches AS c WHERE c.id = s.id FOR NO KEY UPDATE SKIP LOCKED;  -- patches_pkey
+    IF NOT FOUND AND EXISTS (SELECT FROM patches AS c WHERE c.id = s.id) THEN
+        RETURN false;
+    END IF;
+    IF s.result IS NOT NULL THEN
+        PERFORM 1 FROM ended AS e WHERE e.id = s.id FOR NO KEY UPDATE SKIP LOCKED;  -- ended_pkey
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
+    END IF;
+    PERFORM 1 FROM entries AS e WHERE e.id = s.id
+        AND (s.seen_parameters IS NULL OR e.parameters = s.seen_parameters) AND (s.seen_vm_state IS NULL OR e.vm_state = s.seen_vm_state)
+        AND (s.seen_metadata IS NULL OR e.metadata = s.seen_metadata) AND (s.seen_blob IS NULL OR e.blob = s.seen_blob)
+        AND (s.seen_result IS NULL OR e.result = s.seen_result);
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    v_mask := coalesce(v_mask, 0);
+    UPDATE jobs AS j SET
+        parameters = CASE WHEN v_mask & 1 = 0 THEN coalesce(s.parameters, j.parameters) END,
+        vm_state = CASE WHEN v_mask & 2 = 0 THEN coalesce(s.vm_state, j.vm_state) END,
+        metadata = CASE WHEN v_mask & 4 = 0 THEN coalesce(s.metadata, j.metadata) END,
+        blob = CASE WHEN v_mask & 8 = 0 THEN coalesce(s.blob, j.blob) END
+    WHERE j.id = s.id;
+    UPDATE patches AS c SET
+        parameters = CASE WHEN v_mask & 1 <> 0 THEN coalesce(s.parameters, c.parameters) END,
+        vm_state = CASE WHEN v_mask & 2 <> 0 THEN coalesce(s.vm_state, c.vm_state) END,
+        metadata = CASE WHEN v_mask & 4 <> 0 THEN coalesce(s.metadata, c.metadata) END,
+        blob = CASE WHEN v_mask & 8 <> 0 THEN coalesce(s.blob, c.blob) END
+    WHERE c.id = s.id;
+    UPDATE patches AS c SET object_hour = oldest_hour(c.parameters, c.vm_state, c.metadata, c.blob) WHERE c.id = s.id;
+    IF v_grown <> 0 THEN
+        UPDATE ready AS y SET size = y.size + v_grown WHERE y.id = s.id;  -- ready_pkey
+        IF NOT FOUND THEN
+            UPDATE leased AS l SET size = l.size + v_grown WHERE l.id = s.id;  -- leased_pkey
+        END IF;
+        IF NOT FOUND THEN
+            UPDATE paused AS p SET size = p.size + v_grown WHERE p.id = s.id;  -- paused_pkey
+        END IF;
+    END IF;
+    IF s.result IS NOT NULL THEN
+        UPDATE ended AS e SET result = s.result WHERE e.id = s.id AND e.result = s.seen_result;  -- ended_pkey
+        RETURN FOUND;
+    END IF;
+    RETURN true;
+END $$;
+CREATE FUNCTION swap_cells_v1(p_swaps swap_row[]) RETURNS SETOF boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    s swap_row;
+BEGIN
+    FOREACH s IN ARRAY p_swaps LOOP
+        RETURN NEXT swap_cells(s);
+    END LOOP;
+END $$;

@@ -1,18 +1,19 @@
 -- A job that a sweep removes.
 CREATE TYPE doomed AS (id uuid, qid integer, size integer, tenant text);
 
--- Remove what has ended, oldest end first. ``p_count`` and ``p_bytes`` are hard; a result that is held protects its job
--- from ``p_age``; nothing that ended less than ``p_spare`` ago goes. A key that is still held outlives its job. FAILED jobs go by one
--- bound at a time, and those of the tenants that hold most first.
+-- Remove ended jobs, oldest end first. ``p_count`` and ``p_bytes`` are hard bounds; a held result protects its job from
+-- ``p_age``; nothing that ended less than ``p_spare`` ago, or after ``p_ended_by``, is removed. A key that is still held outlives its job. FAILED
+-- jobs go by one bound per call, and those of the tenants with most of them first.
 CREATE FUNCTION sweep_v1(
-    p_at bigint, p_state smallint, p_age bigint, p_count bigint, p_bytes bigint, p_limit integer, p_dry boolean, p_spare bigint
+    p_at bigint, p_state smallint, p_age bigint, p_count bigint, p_bytes bigint, p_limit integer, p_dry boolean, p_spare bigint,
+    p_ended_by bigint DEFAULT NULL
 ) RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off
-AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
-    -- One at a time, and before anything is counted: two would each take off what is too much.
+    v_latest CONSTANT bigint := least(v_now - p_spare, p_ended_by);
+    -- One at a time, before anything is counted: two would each remove the excess.
     v_mine CONSTANT boolean := p_dry OR try_lock('ended ' || p_state);
     v_jobs bigint;
     v_bytes bigint;
@@ -24,24 +25,24 @@ BEGIN
     SELECT x.jobs, x.bytes INTO v_jobs, v_bytes FROM places_v1() AS x WHERE x.state = p_state;
     v_excess := greatest(coalesce(v_jobs - p_count, 0), 0);
     v_over := greatest(coalesce(v_bytes - p_bytes, 0), 0);
-    IF NOT v_mine OR EXISTS (SELECT 1 FROM gone_days AS d WHERE d.state = p_state) THEN  -- they still count, and are gone
+    IF NOT v_mine OR EXISTS (SELECT 1 FROM gone_days AS d WHERE d.state = p_state) THEN  -- these jobs are gone, but still counted
         v_excess := 0;
         v_over := 0;
     END IF;
     IF p_state = 5 THEN
         v_done := 'age';
-        v_doomed := aged(v_now, p_state, p_age, p_spare, p_limit + 1, '{}');
+        v_doomed := aged(v_now, p_state, p_age, v_latest, p_limit + 1, '{}');
         IF v_doomed = '{}' AND (v_excess > 0 OR v_over > 0) AND fold_deltas() THEN
             v_done := CASE WHEN v_excess > 0 THEN 'jobs' ELSE 'bytes' END;
-            v_doomed := of_heaviest(v_done, CASE WHEN v_excess > 0 THEN v_excess ELSE v_over END, v_now - p_spare, p_limit);
+            v_doomed := of_heaviest(v_done, CASE WHEN v_excess > 0 THEN v_excess ELSE v_over END, v_latest, p_limit);
         END IF;
     ELSE
         IF v_excess > 0 OR v_over > 0 THEN
-            v_doomed := oldest(p_state, v_excess, v_over, v_now - p_spare, p_limit + 1);
+            v_doomed := oldest(p_state, v_excess, v_over, v_latest, p_limit + 1);
         END IF;
         IF cardinality(v_doomed) <= p_limit THEN
             v_doomed := v_doomed || aged(
-                v_now, p_state, p_age, p_spare, p_limit + 1 - cardinality(v_doomed), ARRAY(SELECT d.id FROM unnest(v_doomed) AS d)
+                v_now, p_state, p_age, v_latest, p_limit + 1 - cardinality(v_doomed), ARRAY(SELECT d.id FROM unnest(v_doomed) AS d)
             );
         END IF;
     END IF;
@@ -52,23 +53,30 @@ BEGIN
     END IF;
     SELECT count(*), coalesce(sum(d.size), 0) INTO removed, bytes FROM unnest(v_doomed) AS d;
     kept := v_jobs - removed;
-    -- What one bound leaves may be too much by another.
+    -- What one bound leaves may exceed another.
     more := removed > 0 AND (more OR coalesce(CASE v_done
-        WHEN 'age' THEN p_age > p_spare AND (kept > p_count OR v_bytes - bytes > p_bytes)
+        WHEN 'age' THEN v_now - p_age < v_latest AND (kept > p_count OR v_bytes - bytes > p_bytes)
         WHEN 'jobs' THEN kept <= p_count AND v_bytes - bytes > p_bytes
     END, false));
     IF removed > 0 AND NOT p_dry THEN
-        PERFORM forget_jobs(ARRAY(SELECT d.id FROM unnest(v_doomed) AS d), ARRAY(SELECT d.qid FROM unnest(v_doomed) AS d), v_now);
-        PERFORM take_waiters(ARRAY(SELECT d.id FROM unnest(v_doomed) AS d));
-        INSERT INTO deltas (qid, state, jobs, bytes, tenant)
-        SELECT d.qid, p_state, -count(*), -sum(d.size), d.tenant FROM unnest(v_doomed) AS d GROUP BY d.qid, d.tenant;
+        PERFORM remove_doomed(v_doomed, p_state, v_now);
     END IF;
     RETURN NEXT;
 END $$;
 
--- What has been past its age for long enough. An age of a day or more leaves the jobs of a day to ``drop_day_v1``, until all of that day
--- has been past it for another day.
-CREATE FUNCTION aged(p_now bigint, p_state smallint, p_age bigint, p_spare bigint, p_limit integer, p_known uuid[]) RETURNS doomed[]
+-- Remove ended jobs of one state, and count them off.
+CREATE FUNCTION remove_doomed(p_doomed doomed[], p_state smallint, p_now bigint) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    PERFORM forget_jobs(ARRAY(SELECT d.id FROM unnest(p_doomed) AS d), ARRAY(SELECT d.qid FROM unnest(p_doomed) AS d), p_now);
+    PERFORM tell_waiters(ARRAY(SELECT d.id FROM unnest(p_doomed) AS d));
+    INSERT INTO deltas (qid, state, jobs, bytes, tenant)
+    SELECT d.qid, p_state, -count(*), -sum(d.size), d.tenant FROM unnest(p_doomed) AS d GROUP BY d.qid, d.tenant;
+END $$;
+
+-- Jobs past their age. An age of a day or more leaves whole days to ``drop_day_v1``, until all of a day has been past
+-- it for another day.
+CREATE FUNCTION aged(p_now bigint, p_state smallint, p_age bigint, p_latest bigint, p_limit integer, p_known uuid[]) RETURNS doomed[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_never CONSTANT uuid := day_start('2100-01-01');
@@ -77,13 +85,13 @@ DECLARE
 BEGIN
     RETURN ARRAY(  -- ended_age
         SELECT (e.id, e.qid, e.size, e.tenant)::doomed FROM ended AS e
-        WHERE e.state = p_state AND e.finished_at <= p_now - greatest(p_age, p_spare) AND NOT (p_state = 3 AND e.held_until > p_now)
+        WHERE e.state = p_state AND e.finished_at <= least(p_now - p_age, p_latest) AND NOT (p_state = 3 AND e.held_until > p_now)
             AND (e.id < v_days_from OR e.id >= v_days_to) AND e.id <> ALL (p_known) AND p_age IS NOT NULL
         ORDER BY e.state, e.finished_at, e.id LIMIT p_limit FOR UPDATE SKIP LOCKED
     );
 END $$;
 
--- The oldest ends of a state, until enough are gone of jobs and of bytes.
+-- The oldest ended jobs of a state, until the excess of jobs and bytes is gone.
 CREATE FUNCTION oldest(p_state smallint, p_excess bigint, p_over bigint, p_before bigint, p_limit integer) RETURNS doomed[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
@@ -93,8 +101,8 @@ BEGIN
     ), p_excess, p_over);
 END $$;
 
--- The first of these, until enough are gone, but for what somebody else has in hand: he is removing it. What they weigh is told by
--- the rows as they are once they are locked: a result may go at the same time.
+-- The first of these, until the excess is gone, except rows that somebody has locked to remove them. Sizes are read
+-- once the rows are locked: a result may be swept at the same time.
 CREATE FUNCTION in_hand(p_doomed doomed[], p_excess bigint, p_over bigint) RETURNS doomed[] LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
@@ -112,8 +120,8 @@ BEGIN
     );
 END $$;
 
--- Those whose keys nobody has in hand, which are locked: whoever takes a key over has the old job in hand, and that one is for another
--- time.
+-- Those whose keys nobody has locked, which are locked now. Who takes a key over has locked the old job, so it is left
+-- for another time.
 CREATE FUNCTION with_keys(p_doomed doomed[]) RETURNS doomed[] LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
@@ -132,8 +140,8 @@ BEGIN
     );
 END $$;
 
--- What goes of the dead letters of those that hold most, as there are too many ``jobs`` or ``bytes``; up to one more than the limit. Where
--- nobody holds more than one, the oldest of all go. Everything that was counted has been added up before.
+-- The dead letters to remove from the tenants with most of them, as there are too many ``jobs`` or ``bytes``; at most
+-- one more than the limit. If nobody has more than one, the oldest of all. All deltas have been added up before.
 CREATE FUNCTION of_heaviest(p_bound text, p_excess bigint, p_before bigint, p_limit integer) RETURNS doomed[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -160,8 +168,8 @@ BEGIN
     RETURN in_hand(v_doomed, cardinality(v_doomed), 0);
 END $$;
 
--- How much each of those that hold most gives of what is too much, so that nobody is left with more than need be. Where there may be more
--- of them than are looked at, all stay as heavy as the last one, but for one.
+-- How much each of the heaviest tenants gives of the excess, so that the largest share left is as small as it can be.
+-- If there may be more tenants than were looked at, all but one keep as much as the last one has.
 CREATE FUNCTION gives(p_bound text, p_excess bigint, p_limit integer) RETURNS TABLE (tenant text, gift bigint) LANGUAGE sql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
     WITH heaviest AS MATERIALIZED (
@@ -183,11 +191,10 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = of
     SELECT l.tenant, l.held - x.stays / x.n - (l.n <= x.stays % x.n)::integer FROM line AS l JOIN last AS x ON l.n <= x.n ORDER BY l.n
 $$;
 
--- Clear results past their time; the records stay.
+-- Clear results past their time. The records stay.
 CREATE FUNCTION sweep_results_v1(p_at bigint, p_limit integer, p_dry boolean)
 RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off
-AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
@@ -210,12 +217,11 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Remove keys that outlive the records of their jobs: those that are free by now, and those that would be first, where there are
--- too many. A key that somebody has in hand is for another time.
+-- Remove keys that outlive their jobs: those whose time is over, and the ones next in line if there are too many.
+-- Locked keys are left for another time.
 CREATE FUNCTION sweep_keys_v1(p_at bigint, p_count bigint, p_limit integer, p_dry boolean)
 RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
-AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
@@ -223,10 +229,8 @@ DECLARE
     v_excess bigint;
     v_places tid[];
 BEGIN
-    SELECT coalesce(sum(c.jobs), 0) INTO v_keys FROM (
-        SELECT t.jobs FROM totals AS t WHERE t.state = 7 UNION ALL SELECT d.jobs FROM deltas AS d WHERE d.state = 7
-    ) AS c;
-    -- One at a time: two would each take off what is too much.
+    SELECT coalesce(sum(c.jobs), 0) INTO v_keys FROM counts AS c WHERE c.state = 7;
+    -- One at a time: two would each remove the excess.
     v_excess := CASE WHEN v_keys > p_count AND (p_dry OR try_lock('keys')) THEN v_keys - p_count ELSE 0 END;
     v_places := ARRAY(  -- keys_alone
         SELECT k.ctid FROM keys AS k WHERE k.alone_until IS NOT NULL AND k.alone_until <= v_now
@@ -250,17 +254,22 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Transactions that may have the number of a queue in hand.
+-- The locks that other transactions have on tables.
+CREATE VIEW locks_of_others AS
+SELECT l.relation, l.mode, l.granted, l.virtualtransaction FROM pg_catalog.pg_locks AS l
+WHERE l.locktype = 'relation' AND l.pid IS DISTINCT FROM pg_backend_pid()
+    AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database());
+
+-- Transactions that may use the number of a queue.
 CREATE FUNCTION naming() RETURNS text[] LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
-    SELECT coalesce(array_agg(DISTINCT l.virtualtransaction), '{}') FROM pg_locks AS l
-    WHERE l.locktype = 'relation' AND l.relation = 'queues'::regclass AND l.mode = 'RowShareLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
-        AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+    SELECT coalesce(array_agg(DISTINCT l.virtualtransaction), '{}') FROM locks_of_others AS l
+    WHERE l.relation = 'queues'::regclass AND l.mode = 'RowShareLock'
 $$;
 
--- The names of queues that nothing refers to, and that nobody has used for a day, go; in three calls, whoever makes them: the first
--- marks them, so that everybody who names one from then on locks its row. The second notes who named queues before that. Once
--- these have ended, those that are still marked and that nobody has locked are forgotten: a thousand at once. Whether the next
--- call may be made at once.
+-- Forget the names of queues that nothing refers to and nobody has used for a day, a thousand at a time. It takes three
+-- calls, by any process: the first marks them, so that every transaction that names one from then on locks its row; the
+-- second notes which transactions named queues before that; once these have ended, the third removes those that are
+-- still marked and not locked. Returns whether the next call may follow at once.
 CREATE FUNCTION forget_queues_v1(p_at bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
@@ -288,7 +297,7 @@ BEGIN
     END IF;
     v_qids := ARRAY(SELECT q.qid FROM queues AS q WHERE q.leaving FOR UPDATE SKIP LOCKED);
     PERFORM fold_deltas();
-    -- What was counted before it was locked is seen now, and nothing more can come.
+    -- What was counted before the lock is visible now, and nothing more can come.
     DELETE FROM queues AS q WHERE q.qid = ANY (v_qids) AND q.leaving AND is_idle(v_now, q)
         AND NOT EXISTS (SELECT 1 FROM deltas AS d WHERE d.qid = q.qid);
     DELETE FROM numbers AS n WHERE n.qid = ANY (v_qids) AND NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = n.qid);  -- numbers_qid
@@ -297,14 +306,14 @@ BEGIN
     RETURN cardinality(v_qids) = 1000;
 END $$;
 
--- Whether nothing refers to a queue, but for what is not added up yet; totals_pkey, keys_pkey.
+-- Whether nothing refers to a queue, except deltas; totals_pkey, keys_pkey.
 CREATE FUNCTION is_idle(p_now bigint, q queues) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT q.paused_until <= p_now AND NOT q.governed
         AND NOT EXISTS (SELECT 1 FROM totals AS t WHERE t.qid = q.qid AND t.jobs <> 0)
         AND NOT EXISTS (SELECT 1 FROM keys AS k WHERE k.qid = q.qid)
 $$;
 
--- Whether the caller is the one who does this now; it is nobody else's for two minutes then, or until ``end_duty_v1``.
+-- Whether the caller gets this duty. Nobody else gets it for two minutes, or until ``end_duty_v1``.
 CREATE FUNCTION begin_duty_v1(p_at bigint, p_name text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -318,8 +327,8 @@ BEGIN
     RETURN false;
 END $$;
 
--- It comes again at once if there is ``p_more`` to do, else in a minute; if somebody was in its way (``p_busy``), twice as late each
--- time, up to about an hour.
+-- The duty is due again at once if there is ``p_more`` to do, else in a minute. If somebody was in its way
+-- (``p_busy``): later each time, up to about an hour.
 CREATE FUNCTION end_duty_v1(p_at bigint, p_name text, p_busy boolean, p_more boolean) RETURNS void LANGUAGE sql VOLATILE
 SET search_path FROM CURRENT AS $$
     UPDATE duties AS d SET
@@ -328,17 +337,16 @@ SET search_path FROM CURRENT AS $$
     WHERE d.name = p_name
 $$;
 
--- The transactions that have locked the tables of jobs. One that is here in two answers lasts: whoever asked for all of a table would
--- wait for it, and all others for him.
-CREATE FUNCTION holders_v1() RETURNS text[] LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
-    SELECT coalesce(array_agg(DISTINCT l.virtualtransaction), '{}') FROM pg_locks AS l
-    WHERE l.locktype = 'relation' AND l.relation IN ('jobs'::regclass, 'ended'::regclass) AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
-        AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+-- The transactions that have locked the tables of jobs. One that is in two answers lasts: a request for a whole table
+-- would wait for it, and all others would wait for that request.
+CREATE FUNCTION lockers_v1() RETURNS text[] LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT coalesce(array_agg(DISTINCT l.virtualtransaction), '{}') FROM locks_of_others AS l
+    WHERE l.relation IN ('jobs'::regclass, 'ended'::regclass) AND l.granted
 $$;
 
--- Take out the oldest day whose jobs have all been made longer than ``p_age`` ago and have, all but a few, ended in this state
--- as long ago. What this costs depends on how many stay, not on how many go: those are counted off by ``settle_day_v1``. Whether it was
--- done; NULL where there is no such day. Waits for nobody longer than a moment.
+-- Detach the oldest day whose jobs were all made longer than ``p_age`` ago and have, with few exceptions, ended in this
+-- state as long ago. The cost depends on how many jobs stay, not on how many go; ``settle_day_v1`` counts those off.
+-- Returns whether it was done; NULL: there is no such day. Waits for nobody longer than a moment.
 CREATE FUNCTION drop_day_v1(p_at bigint, p_state smallint, p_age bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 DECLARE
@@ -347,7 +355,7 @@ DECLARE
     v_day date;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        -- What was committed while this waits for its locks has to be seen.
+        -- It must see what was committed while it waited for its locks.
         RAISE EXCEPTION 'dropping a day needs the isolation level read committed, not %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF NOT try_lock('days') THEN
@@ -366,54 +374,62 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Whether somebody tends the tables of this day, as a vacuum does: to take it out would wait for that, and everybody behind it.
+-- Whether a vacuum or the like has locked the tables of this day. To detach it would wait for that, and all others
+-- would wait too.
 CREATE FUNCTION is_tended(p_day date) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     SELECT EXISTS (
-        SELECT 1 FROM pg_catalog.pg_locks AS l
-        WHERE l.locktype = 'relation' AND l.pid IS DISTINCT FROM pg_backend_pid()
-            AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')
+        SELECT 1 FROM locks_of_others AS l WHERE l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')
             AND l.relation IN (to_regclass('jobs_' || to_char(p_day, 'YYYYMMDD')), to_regclass('ended_' || to_char(p_day, 'YYYYMMDD')))
-            AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database())
     )
 $$;
 
--- The jobs of a day that stay when those of this state and age go: up to 10,001 of each kind. They are still to end; or ended in another
--- state, or later; or their result is held, which for one that is not held for longer than a day is past.
-CREATE FUNCTION stays(p_day date, p_state smallint, p_before bigint, p_now bigint) RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE
+-- The live jobs of a day, up to 100,001 of each state.
+CREATE FUNCTION lives(p_day date) RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_from CONSTANT uuid := day_start(p_day);
     v_to CONSTANT uuid := day_start(p_day + 1);
 BEGIN
-    RETURN QUERY SELECT y.id FROM ready AS y WHERE y.id >= v_from AND y.id < v_to LIMIT 10001;  -- ready_pkey
-    RETURN QUERY SELECT l.id FROM leased AS l WHERE l.id >= v_from AND l.id < v_to LIMIT 10001;  -- leased_pkey
-    RETURN QUERY SELECT p.id FROM paused AS p WHERE p.id >= v_from AND p.id < v_to LIMIT 10001;  -- paused_pkey
+    RETURN QUERY SELECT y.id FROM ready AS y WHERE y.id >= v_from AND y.id < v_to LIMIT 100001;  -- ready_pkey
+    RETURN QUERY SELECT l.id FROM leased AS l WHERE l.id >= v_from AND l.id < v_to LIMIT 100001;  -- leased_pkey
+    RETURN QUERY SELECT p.id FROM paused AS p WHERE p.id >= v_from AND p.id < v_to LIMIT 100001;  -- paused_pkey
+END $$;
+
+-- The jobs of a day that stay when those of this state and age go, up to 100,001 of each kind: live jobs, jobs that
+-- ended in another state or later, and jobs whose result is held. (A result held for less than a day is past its time
+-- by then.)
+CREATE FUNCTION stays(p_day date, p_state smallint, p_before bigint, p_now bigint) RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    RETURN QUERY SELECT l FROM lives(p_day) AS l;
     RETURN QUERY EXECUTE format(  -- ended_age, one range of each state; ended_held; of that day
         'SELECT late.id FROM unnest(ARRAY[3, 4, 5]::smallint[]) AS s (state) CROSS JOIN LATERAL ('
-        ' SELECT e.id FROM %1$I AS e WHERE e.state = s.state AND e.finished_at > CASE WHEN s.state = $1 THEN $2 ELSE -1 END LIMIT 10001'
+        ' SELECT e.id FROM %1$I AS e WHERE e.state = s.state AND e.finished_at > CASE WHEN s.state = $1 THEN $2 ELSE -1 END LIMIT 100001'
         ') AS late UNION (SELECT e.id FROM %1$I AS e WHERE e.held_until - 86400000000 > e.finished_at AND e.held_until > $3'
-        ' AND e.state = 3 LIMIT 10001)', 'ended_' || to_char(p_day, 'YYYYMMDD')
+        ' AND e.state = 3 LIMIT 100001)', 'ended_' || to_char(p_day, 'YYYYMMDD')
     ) USING p_state, p_before, p_now;
 END $$;
 
--- Whether a day goes at once when so many of it stay: if they are a few, or not too many to be moved and fewer than those that go.
+-- Whether a day is detached if this many of its jobs stay: at most 1,000, or at most 100,000 and no more than four times
+-- those that go. Otherwise its jobs go one by one.
 CREATE FUNCTION goes_whole(p_day date, p_state smallint, p_before bigint, p_stay bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_go bigint;
 BEGIN
-    IF p_stay <= 1000 OR p_stay > 10000 THEN
+    IF p_stay <= 1000 OR p_stay > 100000 THEN
         RETURN p_stay <= 1000;
     END IF;
     EXECUTE format(  -- ended_age of that day
         'SELECT count(*) FROM (SELECT 1 FROM %I AS e WHERE e.state = $1 AND e.finished_at <= $2 LIMIT $3) AS few',
         'ended_' || to_char(p_day, 'YYYYMMDD')
-    ) INTO v_go USING p_state, p_before, 2 * p_stay + 1;
-    RETURN v_go > 2 * p_stay;
+    ) INTO v_go USING p_state, p_before, p_stay;
+    RETURN v_go > 1000 AND 4 * v_go >= p_stay;
 END $$;
 
--- Takes one day out of both tables. Those that stay are copied before anybody has to wait, and looked at again once nobody can
--- write. The copies take the place of the day, or, if they are only a few, go to the default partition, so that the day is gone.
+-- Detach a day from both tables. Jobs that stay are copied before anybody has to wait, and checked again once nobody
+-- can write to that day. All others wait only while the partitions are exchanged, which takes as long for any number of
+-- jobs. The copies replace the partitions of the day, or, if they are few, go to the default partition.
 CREATE FUNCTION drop_day(p_day date, p_state smallint, p_before bigint, p_now bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 DECLARE
@@ -431,13 +447,17 @@ BEGIN
         );
         PERFORM copy_kept(v_table, v_name, v_stays);
     END LOOP;
-    LOCK TABLE ONLY ended, ONLY jobs IN ACCESS EXCLUSIVE MODE;
+    EXECUTE format('LOCK TABLE ONLY %I, ONLY %I IN SHARE ROW EXCLUSIVE MODE', 'ended_' || v_name, 'jobs_' || v_name);
     v_stays := ARRAY(SELECT stays(p_day, p_state, p_before, p_now));
-    IF cardinality(v_stays) > 10000 THEN
+    IF cardinality(v_stays) > 100000 THEN
         RAISE lock_not_available;
     END IF;
+    PERFORM copy_kept(t, v_name, v_stays) FROM unnest(ARRAY['ended', 'jobs']) AS t;
+    LOCK TABLE ONLY ended, ONLY jobs IN ACCESS EXCLUSIVE MODE;
+    IF EXISTS (SELECT 1 FROM lives(p_day) AS l (id) WHERE NOT EXISTS (SELECT 1 FROM unnest(v_stays) AS s (id) WHERE s.id = l.id)) THEN
+        RAISE lock_not_available;  -- it was between two tables before
+    END IF;
     FOREACH v_table IN ARRAY ARRAY['ended', 'jobs'] LOOP
-        PERFORM copy_kept(v_table, v_name, v_stays);
         EXECUTE format('ALTER TABLE %I DETACH PARTITION %I', v_table, v_table || '_' || v_name);
         EXECUTE format('ALTER TABLE %I RENAME TO %I', v_table || '_' || v_name, 'gone_' || v_table || '_' || v_name);
         IF cardinality(v_stays) > 1000 THEN
@@ -452,22 +472,18 @@ BEGIN
     INSERT INTO gone_days (day, state, kept) VALUES (p_day, p_state, v_stays);
     RETURN true;
 EXCEPTION WHEN lock_not_available OR deadlock_detected OR unique_violation OR duplicate_table THEN
-    RETURN false;  -- the last two: what was taken out of this day before is not counted off
+    RETURN false;  -- the last two: an earlier part of this day is not counted off yet
 END $$;
 
--- The rows of a day with these ids, and no others, are in the table of copies, as they are now. Those of ``jobs`` never change.
+-- Make the table of copies hold exactly the rows with these ids, as they are now.
 CREATE FUNCTION copy_kept(p_table text, p_name text, p_ids uuid[]) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off AS $$
 BEGIN
-    IF p_table = 'jobs' THEN
-        DELETE FROM kept_jobs AS k WHERE NOT EXISTS (SELECT 1 FROM unnest(p_ids) AS n (id) WHERE n.id = k.id);
-    ELSE
-        EXECUTE format(  -- the keys of that day
-            'WITH now AS MATERIALIZED (SELECT g.* FROM unnest($1) AS n (id) JOIN %I AS g ON g.id = ANY (ARRAY[n.id]))'
-            ' DELETE FROM kept_ended AS k WHERE NOT EXISTS ('
-            ' SELECT 1 FROM now AS g WHERE g.id = k.id AND ROW(g.*) IS NOT DISTINCT FROM ROW(k.*))', p_table || '_' || p_name
-        ) USING p_ids;
-    END IF;
+    EXECUTE format(  -- the keys of that day
+        'WITH now AS MATERIALIZED (SELECT g.* FROM unnest($1) AS n (id) JOIN %2$I AS g ON g.id = ANY (ARRAY[n.id]))'
+        ' DELETE FROM %1$I AS k WHERE NOT EXISTS ('
+        ' SELECT 1 FROM now AS g WHERE g.id = k.id AND ROW(g.*) IS NOT DISTINCT FROM ROW(k.*))', 'kept_' || p_table, p_table || '_' || p_name
+    ) USING p_ids;
     EXECUTE format(  -- the keys of that day
         'INSERT INTO %1$I SELECT g.* FROM ('
         ' SELECT n.id FROM unnest($1) AS n (id) WHERE NOT EXISTS (SELECT 1 FROM %1$I AS k WHERE k.id = n.id) OFFSET 0'
@@ -475,8 +491,8 @@ BEGIN
     ) USING p_ids;
 END $$;
 
--- Count off up to ``p_limit`` jobs of a day that was taken out, and forget what else is known of them; once all are, drop its tables.
--- How many there were, in which state; no row where nothing is left to do.
+-- Count off up to ``p_limit`` jobs of a detached day, and forget what else is known of them; after the last, drop its
+-- tables. Returns how many, and in which state; no row if there is nothing to do.
 CREATE FUNCTION settle_day_v1(p_limit integer) RETURNS TABLE (state smallint, removed bigint) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off AS $$
 #variable_conflict use_column

@@ -1,20 +1,17 @@
--- Jobs from SQL: for psql, triggers, other languages, and drivers that join a transaction of the caller's.
+-- Jobs from SQL: for psql, triggers, other languages, and drivers that join a transaction of the caller.
 
--- The channel on which the hints of a topic come; clients make the same name (hints.py).
+-- The channel of a topic. Clients derive the same name (hints.py).
 CREATE FUNCTION channel(p_topic text) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT 'headrace_' || left(encode(sha256(
         convert_to(current_schema(), 'UTF8') || decode('00', 'hex') || convert_to(p_topic, 'UTF8')
     ), 'hex'), 40)
 $$;
 
-CREATE FUNCTION refuse_job(p_ord bigint, p_problem text, p_hint text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-        MESSAGE = format('job %s: %s; nothing was stored', p_ord, p_problem),
-        HINT = coalesce(p_hint, 'What a job takes is told by the comment on enqueue_v1.');
-END $$;
+CREATE FUNCTION refuse_job(p_ord bigint, p_problem text, p_hint text) RETURNS void LANGUAGE sql VOLATILE AS $$
+    SELECT refuse(format('job %s: %s', p_ord, p_problem), coalesce(p_hint, 'What a job takes is told by the comment on enqueue_v1.'))
+$$;
 
--- A value as it may stand in a message.
+-- A value for a message, shortened.
 CREATE FUNCTION shown(p_value jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN length(p_value::text) > 80 THEN left(p_value::text, 80) || '…' ELSE p_value::text END
 $$;
@@ -27,7 +24,7 @@ LANGUAGE sql VOLATILE AS $$
     FROM jsonb_object_keys(p_object) AS k WHERE k <> ALL (p_known) LIMIT 1
 $$;
 
--- What stands under a name, and nothing for null.
+-- The value of a key. NULL for JSON's null too.
 CREATE FUNCTION given(p_job jsonb, p_name text) RETURNS jsonb LANGUAGE sql IMMUTABLE AS
     'SELECT nullif(p_job -> p_name, ''null'')';
 
@@ -129,7 +126,7 @@ BEGIN
     RETURN instant;
 END $$;
 
--- Bytes in base64. Empty ones are not absent ones.
+-- Bytes in base64. Empty is not absent.
 CREATE FUNCTION given_cell(p_ord bigint, p_job jsonb, p_name text) RETURNS bytea
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -172,7 +169,7 @@ BEGIN
         || coalesce((SELECT string_agg(packed_text(h.key) || packed_text(h.value), '') FROM jsonb_each_text(v) AS h), '');
 END $$;
 
--- Arguments by name: bare JSON, which a worker reads as well as what clients write.
+-- Arguments by name, as bare JSON, which workers read too.
 CREATE FUNCTION given_parameters(p_ord bigint, p_job jsonb) RETURNS bytea
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -202,13 +199,13 @@ CREATE FUNCTION new_id(p_tick bigint) RETURNS uuid LANGUAGE sql VOLATILE AS $$
     )::uuid
 $$;
 
--- One job of ``enqueue_v1``, checked, and the name of its queue. What is not given is not asked for: most jobs have three or
--- four keys.
+-- One job of ``enqueue_v1``, checked, and the name of its queue. Keys that are absent are not looked at: most jobs have
+-- three or four.
 CREATE FUNCTION read_job(p_ord bigint, p_job jsonb, p_now bigint, OUT queue text, OUT j job_row) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     c_known CONSTANT text[] := ARRAY[
         'task', 'queue', 'args', 'id', 'key', 'tenant', 'priority', 'delay', 'run_at', 'expires', 'timeout', 'max_attempts',
-        'result_ttl', 'headers', 'on_failed', 'group', 'cells'
+        'result_ttl', 'headers', 'on_failed', 'unique', 'on_duplicate', 'group', 'cells'
     ];
     c_cells CONSTANT text[] := ARRAY['parameters', 'vm_state', 'metadata', 'blob', 'headers'];
     v_text text;
@@ -257,6 +254,27 @@ BEGIN
         END IF;
         j.hold_failed := v_text = 'return';
     END IF;
+    j.key_until := 0;
+    IF p_job ? 'unique' THEN
+        v_text := given_text(p_ord, p_job, 'unique', 0);
+        IF v_text NOT IN ('until done', 'while pending') THEN
+            PERFORM refuse_job(
+                p_ord, format('unique: expected "until done" or "while pending", got %s', shown(p_job -> 'unique')),
+                'For a time, give that as result_ttl.'
+            );
+        END IF;
+        j.key_until := CASE v_text WHEN 'until done' THEN 1 WHEN 'while pending' THEN 2 ELSE 0 END;
+    END IF;
+    IF p_job ? 'on_duplicate' THEN
+        v_text := coalesce(given_text(p_ord, p_job, 'on_duplicate', 0), 'keep');
+        j.replaces := array_position(ARRAY['keep', 'replace arguments', 'replace time', 'replace'], v_text) - 1;
+        IF j.replaces IS NULL THEN
+            PERFORM refuse_job(
+                p_ord, format('on_duplicate: expected "keep", "replace", "replace arguments" or "replace time", got %s', shown(p_job -> 'on_duplicate')),
+                NULL
+            );
+        END IF;
+    END IF;
     IF p_job ? 'cells' THEN
         IF jsonb_typeof(p_job -> 'cells') <> 'object' THEN
             PERFORM refuse_job(p_ord, format('cells: expected an object, got %s', shown(p_job -> 'cells')), NULL);
@@ -286,16 +304,16 @@ BEGIN
     END IF;
 END $$;
 
--- Hints of transactions that may last, and of which there may be many at once. Commits with a NOTIFY go one after the other, in the
--- whole cluster, and each waits for the disk. So there are few: a hint is a row, and a listener that has been told that there
--- are some looks for them several times a second (``relay_v1``), as long as more come. Only when none does, or may be about to stop, one
--- transaction at a time sends its own hints, and tells that there may be others.
+-- Hints of transactions that may last. Commits with a NOTIFY run one after the other in the whole cluster, and each
+-- waits for the disk, so there should be few. A hint is therefore a row, and one listener looks for rows several times
+-- a second (``relay_v1``), as long as more come. Only while no listener does, or it may be about to stop, one
+-- transaction at a time sends its hints itself, and wakes a listener.
 CREATE TABLE bells (
     topic text NOT NULL,
     id uuid
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
--- Who looks for bells, and until when others can count on it. From ``ends`` on, transactions do not.
+-- The listener that looks for bells, and until when others can rely on it. Transactions from ``ends`` on do not.
 CREATE TABLE relay (
     sole boolean NOT NULL DEFAULT true CONSTRAINT relay_pkey PRIMARY KEY CHECK (sole),
     holder text NOT NULL DEFAULT '',
@@ -304,8 +322,8 @@ CREATE TABLE relay (
     ends xid8
 ) WITH (fillfactor = 10);
 
--- What is said with a hint: the job that has ended; or, of a queue, of how many steps that brought jobs it tells, and the transaction,
--- whose number decides which of those who listen look first.
+-- The payload of a hint: the id of the job that ended; or, for a queue, how many steps brought jobs, and the
+-- transaction id, which decides which listener looks first.
 CREATE FUNCTION hint_note(p_id uuid, p_steps bigint) RETURNS text LANGUAGE sql VOLATILE AS $$
     SELECT CASE WHEN p_id IS NOT NULL THEN replace(p_id::text, '-', '') ELSE p_steps || '.' || pg_current_xact_id()::text END
 $$;
@@ -326,8 +344,8 @@ BEGIN
     INSERT INTO bells (topic, id) SELECT * FROM unnest(p_topics, p_ids);
 END $$;
 
--- Send the hints of others; whether to go on. One does this at a time, while some come and for a moment after; then it tells so, and
--- stays until those have ended who have not heard it.
+-- Send the hints of others. Returns whether to go on. One listener does this at a time, while hints come and for a
+-- moment after; then it says so, and stays until all transactions have ended that do not know it.
 CREATE FUNCTION relay_v1(p_holder text) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_lasts CONSTANT bigint := 2000000;
@@ -350,7 +368,7 @@ BEGIN
         FROM (SELECT g.topic, g.id, count(*) AS steps FROM gone AS g GROUP BY g.topic, g.id) AS g
     )
     SELECT count(*) > 0 INTO v_rung FROM sent;
-    IF r.holder <> p_holder THEN  -- the others need not ask
+    IF r.holder <> p_holder THEN  -- other listeners need not ask
         PERFORM pg_notify(channel('bells'), p_holder);
     END IF;
     IF v_rung OR r.holder <> p_holder THEN
@@ -370,9 +388,9 @@ BEGIN
     RETURN p_holder <> '';
 END $$;
 
--- Store jobs in the transaction of whoever calls it; answer each, in order. Workers are woken when it commits, or within a tenth of a second. Unless
--- ``p_strict``, those that do not fit into the depth of their queue are answered as full, and are no error. ``p_scoped``: their
--- keys are those of their tenants alone.
+-- Store jobs in the caller's transaction; answer each, in order. Workers get their hint when it commits, or within a
+-- tenth of a second. ``p_strict``: jobs that do not fit into the depth of their queue raise an error; otherwise they
+-- are answered as full. ``p_scoped``: their keys belong to their tenants.
 CREATE FUNCTION enqueue_jobs(p_jobs jsonb, p_strict boolean, p_scoped boolean)
 RETURNS TABLE (ord integer, id uuid, status text, state text, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
@@ -396,7 +414,7 @@ BEGIN
         RAISE EXCEPTION 'expected at most 10000 jobs, got %; nothing was stored', jsonb_array_length(v_jobs)
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Call it several times in one transaction.';
     END IF;
-    -- Told from here once more, what is wrong with a job comes without the whole way on which it was found.
+    -- Raised again from here, an error about a job comes without a long context.
     BEGIN
         FOR r IN
             SELECT j.* FROM jsonb_array_elements(v_jobs) WITH ORDINALITY AS g (job, ord)
@@ -428,14 +446,14 @@ BEGIN
         END IF;
         ord := r.ord;
         id := coalesce(r.other, r.id);
-        status := coalesce((ARRAY['same', 'duplicate', 'done', 'full'])[r.status], 'new');
+        status := coalesce((ARRAY['same', 'duplicate', 'done', 'full', 'replaced'])[r.status], 'new');
         state := coalesce(
             (ARRAY['available', 'running', 'paused', 'completed', 'cancelled', 'failed'])[r.state + 1], 'available'
         );
         attempt := coalesce(r.attempt, 0);
         result := r.result;
         RETURN NEXT;
-        IF r.status IS NULL AND r.queue <> ALL (v_woken) THEN
+        IF coalesce(r.status, 5) = 5 AND r.queue <> ALL (v_woken) THEN
             v_woken := v_woken || r.queue;
         END IF;
     END LOOP;
@@ -444,26 +462,26 @@ BEGIN
     END IF;
 END $$;
 
--- Complete a job in the transaction of its handler. Unless the job is still held under exactly this lease, the
--- transaction cannot go on: whoever has lost a job must not write for it.
+-- Complete a job in its handler's transaction. Unless the job is held under exactly this lease, the transaction fails:
+-- who has lost a job must not write for it.
 CREATE FUNCTION complete_bound_v1(p_id uuid, p_epoch bigint, p_holder text, p_result bytea, p_result_ttl bigint)
 RETURNS text LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    r claim_row;
+    a answer;
 BEGIN
-    FOR r IN
+    IF EXISTS (SELECT 1 FROM streams) THEN
+        PERFORM take_over(now_us(), ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_holder], '{0}');
+    END IF;
+    FOR a IN
         SELECT * FROM complete_v1(
             NULL, p_holder, ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_result], ARRAY[p_result_ttl], true, true
         )
     LOOP
-        IF r.kind = 0 THEN
+        IF NOT ((a.notice).settled IS NULL) THEN
             RAISE EXCEPTION 'job % is not held under this lease any more', p_id
                 USING ERRCODE = 'LL001', HINT = 'Another worker has it, or it has ended: roll back.';
-        ELSIF r.kind = 4 THEN
-            PERFORM ring(ARRAY['inbox:' || r.name], ARRAY[r.id]);
-        ELSIF r.kind = 5 THEN
-            PERFORM ring(ARRAY['queue:' || r.name], NULL);
         END IF;
+        PERFORM ring(ARRAY[((a.notice).told).topic], ARRAY[((a.notice).told).id]);
     END LOOP;
     RETURN 'completed';
 END $$;

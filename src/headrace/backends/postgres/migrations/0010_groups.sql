@@ -1,18 +1,18 @@
--- Groups. Which of its jobs are called is told by where they lie: in ``leased``, or in a lane of ``ready`` that is not below 0. The step that
--- changes something about a group calls it anew at its end, one step at a time; a step of a transaction that may last, and one
--- that meets jobs which somebody has in hand, leaves word in ``looks`` instead, for the claims and reaps that follow.
+-- Groups (see ``Backend.claim``). A job is called if it is in ``leased``, or in ``ready`` without a negative lane. A
+-- step that changes a group calls its jobs at the end. A step in a transaction that may last, or one that meets a group
+-- or a job that somebody has locked, leaves a row in ``looks`` instead, for the claims and reaps that follow.
 CREATE TABLE looks (
     gid bigint NOT NULL,
     qid integer NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX looks_qid ON looks (qid);
 
--- One step at a time: a bounded number of locks, whatever the number of groups. Nobody waits for one: a step that finds somebody
--- else at a group leaves word in ``looks``, and whoever claims next calls it. So no two steps wait for each other, in whatever order
--- they come to groups, and nobody waits for the disk of another.
+-- The lock of a group: one of a fixed number. Nobody waits for one: a step that does not get it leaves the group in
+-- ``looks``. So no two steps wait for each other, whatever the order of their groups, and nobody waits for another's
+-- disk.
 CREATE FUNCTION group_lock(p_gid bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
     'SELECT ''groups '' || lpad((p_gid & 4095)::text, 4, ''0'')';
--- Of these groups, those that somebody else has in hand. The caller has the others to itself, until the end of its transaction.
+-- Lock these groups until the end of the transaction. Returns those that somebody else has locked.
 CREATE FUNCTION lock_groups(p_gids bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -25,13 +25,13 @@ BEGIN
         SELECT DISTINCT g FROM unnest(p_gids) AS g WHERE group_lock(g) <> ALL (v_ours)
     ) ELSE '{}' END;
 END $$;
--- All that there are, and those that will be: this waits, and holds no other lock that somebody with a group in hand waits for.
+-- Lock all groups, present and future. This waits, and is called before any lock that others with a group wait for.
 CREATE FUNCTION lock_all_groups() RETURNS void LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT 1 FROM locks AS l WHERE l.name = ANY (ARRAY(SELECT group_lock(n) FROM generate_series(0, 4095) AS n))  -- locks_pkey
     ORDER BY l.name FOR NO KEY UPDATE
 $$;
 
--- Somebody has these of the groups in hand: they are to be looked at. Their queues, in which that is to be told.
+-- Leave these groups to be looked at. Returns their queues, whose listeners get a hint.
 CREATE FUNCTION leave_word(p_qids integer[], p_gids bigint[], p_theirs bigint[]) RETURNS SETOF integer LANGUAGE sql VOLATILE
 SET search_path FROM CURRENT AS $$
     WITH left_to_others AS (
@@ -41,14 +41,12 @@ SET search_path FROM CURRENT AS $$
     SELECT DISTINCT l.qid FROM left_to_others AS l
 $$;
 
--- Give the turns of these groups to those who come first; the queues in which somebody got one. Whoever calls this does not
--- wait for a row afterwards, nor does it wait for one itself: so no two steps wait for each other. ``p_later`` are jobs that
--- do not count yet; or run still, if they have a turn.
+-- Call the jobs that come first in these groups. Returns the queues in which one was called. It waits for no row, and
+-- its caller waits for none afterwards, so no two steps wait for each other. ``p_later``: jobs that do not count yet;
+-- or, if called, still run.
 CREATE FUNCTION call_groups(p_qids integer[], p_gids bigint[], p_later uuid[] DEFAULT '{}') RETURNS SETOF integer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
-AS $$
-#variable_conflict use_column
+SET enable_bitmapscan = off SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_ids uuid[];
     v_groups bigint[];
@@ -62,7 +60,7 @@ BEGIN
         RETURN QUERY SELECT * FROM leave_word(p_qids, p_gids, v_theirs);
     END IF;
     WITH asked AS MATERIALIZED (
-        SELECT g.gid, g.qid, turns_of(g.qid) AS turns
+        SELECT g.gid, g.qid, group_running_of(g.qid) AS turns
         FROM (SELECT DISTINCT n.gid, n.qid FROM unnest(p_gids, p_qids) AS n (gid, qid) WHERE n.gid <> ALL (v_theirs)) AS g
     ), called AS MATERIALIZED (  -- ready_called
         SELECT c.*, row_number() OVER (PARTITION BY c.gid, c.loose, c.later ORDER BY c.run_at, c.id) AS place FROM (
@@ -87,7 +85,7 @@ BEGIN
         UNION ALL
         SELECT c.id, c.gid, false FROM called AS c
         WHERE c.loose AND NOT EXISTS (SELECT 1 FROM first AS f WHERE f.id = c.id AND NOT f.waits)
-        UNION ALL  -- there are fewer turns than there were
+        UNION ALL  -- group_running was lowered
         SELECT c.id, c.gid, false FROM called AS c JOIN free AS f ON f.gid = c.gid
         WHERE NOT c.loose AND NOT c.later AND c.place > f.most
     ) AS x;
@@ -109,7 +107,7 @@ BEGIN
     WITH moved AS (  -- ready_pkey, jobs_pkey, queues_pkey
         UPDATE ready AS y SET lane = CASE
             WHEN NOT n.calls THEN -y.qid
-            WHEN n.governed THEN lane_of(y.qid, j.tenant, j.task) + (y.run_at > now_us())::integer
+            WHEN n.governed THEN lane_of(tid_of(y.qid, j.tenant)) + (y.run_at > now_us())::integer
             WHEN y.run_at > now_us() THEN 0
         END
         FROM (
@@ -117,22 +115,22 @@ BEGIN
             LEFT JOIN queues AS q ON q.qid = ANY (ARRAY[p_qids[array_position(p_gids, m.gid)]])
         ) AS n JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
         WHERE n.gid <> ALL (v_busy) AND y.id = ANY (ARRAY[n.id])
-        RETURNING y.qid, y.id, y.run_at, y.lane & -2 AS lane, j.tenant, j.task, n.calls,
+        RETURNING y.qid, y.run_at, j.tenant, n.calls,
             n.governed AND (n.calls OR v_lanes[array_position(v_held, y.id)] >= 4611686018427387904) AS tells
-    ), told AS (  -- one that was sent back before it was brought into a lane has left none
-        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
+    ), told AS (  -- one that was sent back before it came into a lane has left none
+        INSERT INTO news (qid, kind, tids, jobs, ats, tenants)
         SELECT g.qid, CASE WHEN g.calls THEN 1 ELSE 3 END, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs),
-            array_agg(g.run_at), array_agg(g.lane), array_agg(g.tenant), array_agg(g.task)
+            array_agg(g.run_at), array_agg(g.tenant)
         FROM (
-            SELECT m.qid, m.calls, m.lane, m.tenant, m.task, count(*) AS jobs, min(m.run_at) AS run_at
-            FROM moved AS m WHERE m.tells GROUP BY m.qid, m.calls, m.lane, m.tenant, m.task
+            SELECT m.qid, m.calls, m.tenant, count(*) AS jobs, min(m.run_at) AS run_at
+            FROM moved AS m WHERE m.tells GROUP BY m.qid, m.calls, m.tenant
         ) AS g GROUP BY g.qid, g.calls ORDER BY g.qid, g.calls
     )
     SELECT DISTINCT m.qid FROM moved AS m WHERE m.calls;
 END $$;
 
--- The same after several changes, in their order: ``p_changes`` says by which each of the groups was changed, ``p_entered`` and
--- ``p_entries`` which jobs stand in line since which change. One that has been leased before keeps a turn that it has got.
+-- The same after several changes, in order. ``p_changes``: the change that concerns each group. ``p_entered``,
+-- ``p_entries``: jobs that came into a group, and by which change. A job that was leased before keeps its call.
 CREATE FUNCTION call_in_order(
     p_qids integer[], p_gids bigint[], p_changes integer[], p_entered uuid[], p_entries integer[]
 ) RETURNS SETOF integer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
@@ -158,11 +156,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- Call the groups of these queues, or of all, that somebody has left to be looked at; the queues in which somebody got a turn.
--- Those of which a step is under way are left to others, or to another time: whoever calls this may have groups in hand already.
+-- Call the groups of these queues, or of all, that wait to be looked at. Returns the queues in which a job was called.
+-- Groups that others have locked are left to them, or for another time, as the caller may have locked some itself.
 CREATE FUNCTION call_looks(p_qids integer[]) RETURNS SETOF integer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-#variable_conflict use_column
 DECLARE
     v_qids integer[];
     v_gids bigint[];
@@ -182,8 +179,9 @@ BEGIN
     END IF;
 END $$;
 
--- Whether of these new jobs one comes after another that is to be called before it, in a governed queue: its tenant then has had
--- something for a moment. Not so where they come in the order in which they are called, as most often.
+-- Whether one of these new jobs, in a governed queue, comes after another that is to be called before it. Then its
+-- tenant had something for a moment, and the calls must be made one by one. Jobs usually come in the order of their
+-- calls.
 CREATE FUNCTION crossed(p_qids integer[], p_gids bigint[], p_ids uuid[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
@@ -196,7 +194,7 @@ BEGIN
     );
 END $$;
 
--- New jobs stand in line; have their groups called.
+-- Call the groups of new jobs.
 CREATE FUNCTION call_inserted(p_qids integer[], p_rows job_row[], p_bound boolean) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_qids integer[];
@@ -221,13 +219,12 @@ BEGIN
     END IF;
 END $$;
 
--- Jobs of groups and of governed queues have stopped to run, or stand in line now: tell so, unless it is told already, and
--- have their groups called. The queues whose listeners are to be told.
+-- Jobs of groups and of governed queues have stopped running, or wait now: tell so in ``news``, unless ``p_told``, and
+-- call their groups. Returns the queues whose listeners get a hint.
 CREATE FUNCTION stopped(
     p_now bigint, p_qids integer[], p_gids bigint[], p_tids bigint[], p_bound boolean, p_told boolean DEFAULT false,
     p_changes integer[] DEFAULT '{1}', p_entered uuid[] DEFAULT '{}', p_entries integer[] DEFAULT '{}'
 ) RETURNS SETOF integer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
 BEGIN
     IF NOT p_told THEN
         PERFORM tell_stopped(p_now, p_qids, p_tids);

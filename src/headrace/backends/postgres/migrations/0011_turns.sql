@@ -1,7 +1,10 @@
--- Policies, and what they hold back. A queue that has a policy, or is governed, has a row in ``policies``; a governed one also
--- in ``turns``. Who holds the lock on that row decides alone whose turn it is: claims, and changes of rules. Nobody else waits
--- for it, nor is waited for: inserts, settlements and whatever else brings a job into a lane, or takes it out, tell so in
--- ``news``, and whoever has the lock hears that first. Locks are taken in this order: places of jobs, keys, groups, turns.
+-- Policies, and the turns of tenants in governed queues. ``Backend.claim`` says what the steps are: 1. wake, 2. next
+-- tenant, 3. allowance, 4. take, 5. rest.
+--
+-- A queue with a policy, or a governed one, has a row in ``policies``; a governed one also has a row in ``turns``. Who
+-- locks that row decides alone whose turn it is: claims, and changes of rules. Nobody else waits for it: inserts,
+-- settlements, and whatever else brings a job into a lane or takes it out, add a row to ``news``, which the next
+-- transaction with the lock reads first. Locks are taken in this order: jobs, keys, groups, turns.
 CREATE TABLE policies (
     queue text NOT NULL CONSTRAINT policies_pkey PRIMARY KEY,
     version bigint NOT NULL DEFAULT 0,
@@ -11,24 +14,24 @@ CREATE TABLE policies (
     tenant_running bigint,
     tenant_every bigint,
     tenant_burst bigint,
-    holders bigint,
-    chunk bigint,
+    tenant_workers bigint,
+    tenant_batch bigint,
     ageing bigint,
     group_running bigint NOT NULL DEFAULT 1,
     depth bigint
 );
 
--- How many turns a group of the queue has.
-CREATE FUNCTION turns_of(p_qid integer) RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+-- The ``group_running`` of a queue.
+CREATE FUNCTION group_running_of(p_qid integer) RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT coalesce((SELECT p.group_running FROM policies AS p WHERE p.queue = coalesce(
         (SELECT q.name FROM queues AS q WHERE q.qid = p_qid), name_of(p_qid)
     )), 1)
 $$;
 
--- ``full_at`` is when the burst of the rate is saved up. ``behind`` is for ``hear_turns`` to answer, and false here. No tenant that
--- is awake comes before ``low_count, low_since, low_tenant``, and none wakes before ``low_wake``: whoever looks for the first begins there,
--- and not with those that have been there; as long as any snapshot is held, these are still in the indexes. ``stir_from``: the tenants
--- after this one are still to wake, for rules that have changed at ``stir_at``; with ``stir_rates`` their burst is saved up.
+-- ``full_at``: when the burst of the rate is saved up. ``behind``: an answer of ``hear_turns``; always false here. No
+-- awake tenant comes before (``low_count``, ``low_since``, ``low_tenant``), and none wakes before ``low_wake``:
+-- searches start there, past entries that an old snapshot keeps in the indexes. ``stir_from``: the tenants after this
+-- one are still to wake, because the rules changed at ``stir_at``; with ``stir_rates`` their burst is saved up.
 CREATE TABLE turns (
     round bigint NOT NULL DEFAULT 0,
     running bigint NOT NULL DEFAULT 0,
@@ -44,7 +47,8 @@ CREATE TABLE turns (
     stir_rates boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- ``jobs`` counts those in its lanes; where it says that there are none, the lanes are asked. Neither awake nor full: asleep until ``wake_at``, if ever.
+-- ``jobs``: jobs in its lanes; if that says none, the lanes are checked. ``awake``; ``at_limit``: full; neither: asleep
+-- until ``wake_at``, if ever.
 CREATE TABLE tenants (
     tid bigint NOT NULL CONSTRAINT tenants_pkey PRIMARY KEY,
     count bigint NOT NULL DEFAULT 0,
@@ -62,7 +66,9 @@ CREATE TABLE tenants (
 CREATE INDEX tenants_awake ON tenants (qid, count, since, tenant) WHERE awake;
 CREATE INDEX tenants_asleep ON tenants (qid, wake_at) WHERE wake_at IS NOT NULL;
 
--- The lanes of a tenant. One that is found empty goes; whoever comes into it tells so, and then it is made again.
+-- A job waits in the lane of its tenant (``lane_of``). A claim that meets jobs of a task with a rate or a pause there
+-- puts them aside, into a lane for this tenant and task, so that those which may not run are in nobody's way. This
+-- table has the lanes that were made so. An empty one is removed.
 CREATE TABLE lanes (
     lane bigint NOT NULL CONSTRAINT lanes_pkey PRIMARY KEY,
     tid bigint NOT NULL,
@@ -72,7 +78,7 @@ CREATE TABLE lanes (
 CREATE INDEX lanes_tid ON lanes (tid);
 CREATE INDEX lanes_qid ON lanes (qid);
 
--- What single tenants may do, instead of what the policy says for each; and until when they, or single tasks, are paused.
+-- Limits of single tenants, instead of the policy's; and pauses of tenants and tasks.
 CREATE TABLE tenant_rules (
     tid bigint NOT NULL CONSTRAINT tenant_rules_pkey PRIMARY KEY,
     running bigint,
@@ -93,8 +99,8 @@ CREATE TABLE task_rules (
     CONSTRAINT task_rules_pkey PRIMARY KEY (qid, task)
 );
 
--- ``kind``: 1 so many jobs have come into lanes, the first of them due at ``ats``; 2 so many have stopped to run then; 3 so
--- many have left their lanes then, but not for a worker. A row per step: each column has one entry for each lane, or tenant.
+-- ``kind``: 1 jobs have come into lanes, the first of them due at ``ats``; 2 jobs have stopped running at ``ats``; 3
+-- jobs have left their lanes at ``ats``, but not for a worker. One row per step, with one array element per tenant.
 CREATE TABLE news (
     seq bigint GENERATED ALWAYS AS IDENTITY,
     qid integer NOT NULL,
@@ -102,13 +108,12 @@ CREATE TABLE news (
     tids bigint[] NOT NULL,
     jobs bigint[] NOT NULL,
     ats bigint[] NOT NULL,
-    lanes bigint[],
-    tenants text[],
-    tasks text[]
+    tenants text[]
 ) WITH (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX news_qid ON news (qid, seq);
 
+-- Jobs of these tenants have stopped running.
 CREATE FUNCTION tell_stopped(p_now bigint, p_qids integer[], p_tids bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
@@ -119,19 +124,19 @@ BEGIN
     ) AS g GROUP BY g.qid;
 END $$;
 
--- Of these queues, in which jobs of these tenants have stopped to run, those in which somebody may wait for that.
+-- Of these queues, in which jobs have stopped running, those in which somebody may wait for that.
 CREATE FUNCTION waited_for(p_qids integer[], p_tids bigint[]) RETURNS SETOF integer LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     RETURN QUERY
     SELECT n.qid FROM (SELECT DISTINCT m.qid FROM unnest(p_qids, p_tids) AS m (qid, tid) WHERE m.tid IS NOT NULL) AS n
     JOIN queues AS q ON q.qid = ANY (ARRAY[n.qid]) JOIN policies AS p ON p.queue = ANY (ARRAY[q.name])  -- queues_pkey, policies_pkey
-    WHERE coalesce(p.running, p.holders, p.tenant_running) IS NOT NULL OR EXISTS (  -- tenant_rules_pkey
+    WHERE coalesce(p.running, p.tenant_workers, p.tenant_running) IS NOT NULL OR EXISTS (  -- tenant_rules_pkey
         SELECT 1 FROM tenant_rules AS u WHERE u.tid = ANY (p_tids) AND u.qid = n.qid AND u.running IS NOT NULL
     );
 END $$;
 
--- Of these jobs, those that were in a lane of a tenant have left it.
+-- Those of these jobs that were in a lane of a tenant have left it.
 CREATE FUNCTION tell_dropped(p_now bigint, p_qids integer[], p_ids uuid[], p_lanes bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -144,7 +149,7 @@ BEGIN
     ) AS g GROUP BY g.qid;
 END $$;
 
--- How many jobs in the lanes of a governed queue are due later, counted up to a number; and when the first is, or was, due.
+-- How many jobs of a governed queue are delayed, up to a number; and when the first of all jobs is or was due.
 CREATE FUNCTION look_into_lanes(p_now bigint, p_qid integer, p_cap integer, OUT later bigint, OUT run_at bigint)
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
@@ -161,28 +166,28 @@ BEGIN
     ));
 END $$;
 
+-- The lanes of a tenant, without those of closed tasks. Its own comes first, and has no task.
+CREATE FUNCTION open_lanes(p_tid bigint, p_closed text[]) RETURNS TABLE (lane bigint, task text) LANGUAGE sql STABLE AS $$
+    SELECT lane_of(p_tid), NULL::text
+    UNION ALL SELECT l.lane, l.task FROM lanes AS l WHERE l.tid = p_tid AND (p_closed IS NULL OR l.task <> ALL (p_closed))
+$$;
+
 -- Whether a tenant has jobs in its lanes.
 CREATE FUNCTION has_jobs(p_tid bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM lanes AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane, l.lane + 1]) WHERE l.tid = p_tid);
+    RETURN EXISTS (SELECT 1 FROM open_lanes(p_tid, NULL) AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane, l.lane + 1]));
 END $$;
 
--- Jobs have come into lanes; the earliest instant at which a tenant wakes for it.
+-- Read ``news`` of jobs that came into lanes. Returns the earliest instant at which a tenant wakes.
 CREATE FUNCTION hear_came(p_qid integer, p_upto bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
 DECLARE
     v_wake bigint;
 BEGIN
-    WITH rows AS (  -- news_qid; what is of another kind has come since, and waits for the next claim
+    WITH rows AS (  -- news_qid; other kinds have come since, and wait for the next claim
         DELETE FROM news AS n WHERE n.qid = p_qid AND n.seq <= p_upto AND n.kind = 1 RETURNING n.*
     ), heard AS MATERIALIZED (
-        SELECT x.* FROM rows AS n CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.ats, n.lanes, n.tenants, n.tasks)
-            AS x (tid, jobs, at, lane, tenant, task)
-    ), opened AS (
-        INSERT INTO lanes (lane, tid, qid, task)
-        SELECT h.lane, min(h.tid), p_qid, min(h.task) FROM heard AS h GROUP BY h.lane
-        ON CONFLICT (lane) DO NOTHING
+        SELECT x.* FROM rows AS n CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.ats, n.tenants) AS x (tid, jobs, at, tenant)
     ), came AS (
         INSERT INTO tenants AS t (tid, qid, tenant, jobs, wake_at)
         SELECT h.tid, p_qid, min(h.tenant), sum(h.jobs), min(h.at) FROM heard AS h GROUP BY h.tid
@@ -193,13 +198,12 @@ BEGIN
     RETURN v_wake;
 END $$;
 
--- Jobs of these tenants have stopped running, so many at these instants; the earliest instant at which a tenant wakes for it. A tenant that is left with nothing, and would come anew as it comes back, goes.
+-- Jobs of these tenants have stopped running. Returns the earliest instant at which a tenant wakes. A tenant that has
+-- nothing left, and would be the same if it came back, is removed.
 CREATE FUNCTION count_stopped(p_now bigint, p_round bigint, p_tids bigint[], p_jobs bigint[], p_ats bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
-AS $$
-#variable_conflict use_column
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_wake bigint;
     v_empty bigint[];
@@ -220,7 +224,7 @@ BEGIN
     RETURN v_wake;
 END $$;
 
--- Jobs have come, stopped running or left their lanes, in the order in which it was told.
+-- Read ``news`` of all kinds, in order.
 CREATE FUNCTION hear_all(p_qid integer, p_now bigint, p_round bigint, p_upto bigint, OUT stopped bigint, OUT wake bigint)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -230,12 +234,8 @@ BEGIN
     WITH rows AS (  -- news_qid
         DELETE FROM news AS n WHERE n.qid = p_qid AND n.seq <= p_upto RETURNING n.*
     ), heard AS MATERIALIZED (
-        SELECT n.seq, n.kind, x.* FROM rows AS n CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.ats, n.lanes, n.tenants, n.tasks)
-            AS x (tid, jobs, at, lane, tenant, task)
-    ), opened AS (
-        INSERT INTO lanes (lane, tid, qid, task)
-        SELECT DISTINCT h.lane, h.tid, p_qid, h.task FROM heard AS h WHERE h.kind = 1
-        ON CONFLICT (lane) DO NOTHING
+        SELECT n.seq, n.kind, x.* FROM rows AS n
+        CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.ats, n.tenants) AS x (tid, jobs, at, tenant)
     ), told AS MATERIALIZED (  -- tenants_pkey
         SELECT
             h.seq, h.kind, h.tid, h.jobs, h.at, h.tenant, coalesce(t.awake, false) AS awake,
@@ -287,13 +287,11 @@ BEGIN
     END IF;
 END $$;
 
--- What has happened since somebody last had the lock, or the first part of very much; how many jobs have stopped running, when
--- the first tenant wakes for it, at the earliest, and whether there is more.
+-- Read ``news``: all, or the first part if there is very much. Returns how many jobs have stopped running, the earliest
+-- instant at which a tenant wakes, and whether there is more.
 CREATE FUNCTION hear(p_qid integer, p_now bigint, p_round bigint, OUT stopped bigint, OUT wake bigint, OUT more boolean) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
-AS $$
-#variable_conflict use_column
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     c_most CONSTANT bigint := 250;
     v_first smallint;
@@ -313,7 +311,7 @@ BEGIN
             ORDER BY n.qid, n.seq LIMIT c_most
         ) AS n
     ) AS n;
-    IF v_first = 1 AND v_last = 1 THEN  -- most often it is one or the other, and the order tells nothing
+    IF v_first = 1 AND v_last = 1 THEN  -- as usual: all of one kind, so their order does not matter
         wake := hear_came(p_qid, v_upto);
     ELSIF v_first = 2 AND v_last = 2 THEN
         WITH rows AS (  -- news_qid
@@ -327,17 +325,16 @@ BEGIN
     END IF;
 END $$;
 
--- Whether jobs lie where claims looked before the queue was governed.
+-- Whether jobs are where they were before the queue became governed.
 CREATE FUNCTION waits_outside(p_qid integer) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL)  -- ready_line
         OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0)  -- ready_later
 $$;
 
--- Those come into their lanes: a bounded number, in their order.
+-- Bring a bounded number of them into their lanes, in order.
 CREATE FUNCTION bring_in(p_now bigint, p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off AS $$
-#variable_conflict use_column
 BEGIN
     WITH head AS MATERIALIZED (  -- ready_line, ready_later; then by place in the heap; jobs_pkey
         SELECT x.* FROM (
@@ -350,20 +347,15 @@ BEGIN
             ORDER BY y.qid, y.run_at, y.id LIMIT 1000 FOR UPDATE SKIP LOCKED
         ) AS x
     ), moved AS (
-        UPDATE ready AS y SET lane = lane_of(p_qid, j.tenant, j.task) + (y.run_at > p_now)::integer
-        FROM head AS h CROSS JOIN jobs AS j WHERE y.ctid = h.place AND j.id = y.id
-        RETURNING y.lane & -2 AS lane, y.run_at, j.tenant, j.task
+        UPDATE ready AS y SET lane = lane_of(tid_of(p_qid, j.tenant)) + (y.run_at > p_now)::integer
+        FROM head AS h CROSS JOIN jobs AS j WHERE y.ctid = h.place AND j.id = y.id RETURNING y.run_at, j.tenant
     )
-    INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
-    SELECT p_qid, 1, array_agg(tid_of(p_qid, g.tenant)), array_agg(g.jobs), array_agg(g.run_at), array_agg(g.lane),
-        array_agg(g.tenant), array_agg(g.task)
-    FROM (
-        SELECT m.lane, m.tenant, m.task, count(*) AS jobs, min(m.run_at) AS run_at
-        FROM moved AS m GROUP BY m.lane, m.tenant, m.task
-    ) AS g HAVING count(*) > 0;
+    INSERT INTO news (qid, kind, tids, jobs, ats, tenants)
+    SELECT p_qid, 1, array_agg(tid_of(p_qid, g.tenant)), array_agg(g.jobs), array_agg(g.run_at), array_agg(g.tenant)
+    FROM (SELECT m.tenant, count(*) AS jobs, min(m.run_at) AS run_at FROM moved AS m GROUP BY m.tenant) AS g HAVING count(*) > 0;
 END $$;
 
--- How many holders have jobs of a tenant, counted up to a number.
+-- How many holders have jobs of a tenant, up to a number.
 CREATE FUNCTION holders_of(p_tid bigint, p_most bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -379,7 +371,7 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Whether others have all the tokens of a tenant, of which there are so many.
+-- Whether ``tenant_workers`` rules a tenant out for this holder.
 CREATE FUNCTION shut_out(p_tid bigint, p_holder text, p_most bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 BEGIN
@@ -387,14 +379,15 @@ BEGIN
         AND holders_of(p_tid, p_most) >= p_most;
 END $$;
 
--- How many jobs a rate allows; NULL, where there is none.
+-- How many jobs a rate allows. NULL: there is no rate.
 CREATE FUNCTION allowed(p_every bigint, p_burst bigint, p_full_at bigint, p_now bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_every IS NOT NULL THEN greatest(0, p_burst - (greatest(0, p_full_at - p_now) + p_every - 1) / p_every) END
 $$;
 
--- The tasks of a governed queue that may not be started, and until when; and those of which only so many may be.
-CREATE TYPE task_gates AS (closed text[], until bigint[], rated text[], free bigint[]);
+-- Tasks of a governed queue that may not start, and until when; and tasks with a rate, and how many may start.
+-- ``ruled``: there is one of these. ``aside``: jobs may have been put aside.
+CREATE TYPE task_gates AS (closed text[], until bigint[], rated text[], free bigint[], ruled boolean, aside boolean);
 CREATE FUNCTION closed_tasks(p_now bigint, p_qid integer) RETURNS task_gates LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
@@ -403,7 +396,7 @@ BEGIN
     SELECT
         array_agg(k.task) FILTER (WHERE k.until > 0), array_agg(k.until) FILTER (WHERE k.until > 0),
         array_agg(k.task) FILTER (WHERE k.until = 0 AND k.every IS NOT NULL),
-        array_agg(k.free) FILTER (WHERE k.until = 0 AND k.every IS NOT NULL)
+        array_agg(k.free) FILTER (WHERE k.until = 0 AND k.every IS NOT NULL), true, true
     INTO gates FROM (
         SELECT c.task, c.every, c.free, greatest(
             CASE WHEN c.paused_until > p_now THEN c.paused_until ELSE 0 END,
@@ -416,7 +409,7 @@ BEGIN
     RETURN gates;
 END $$;
 
--- Rules have changed for all tenants: the next of those who sleep wake, a bounded number, and look at them.
+-- Rules have changed for all tenants: wake the next of them, a bounded number.
 CREATE FUNCTION stir(INOUT turn turns) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off AS $$
@@ -438,8 +431,8 @@ BEGIN
     WHERE t.qid = turn.qid;
 END $$;
 
--- Lock the turns of a governed queue, and hear what has happened: all until now, or as much as can be heard in a moment. ``behind``:
--- there are jobs that claims do not see yet, or more to hear. With ``p_keeps`` the caller writes down what is answered.
+-- Lock the turns of a governed queue, and read ``news``: all, or as much as a moment allows. ``behind``: there is more,
+-- or jobs are not in their lanes yet. ``p_keeps``: the caller stores what is returned.
 CREATE FUNCTION hear_turns(p_now bigint, p_qid integer, p_keeps boolean DEFAULT false) RETURNS turns LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -473,24 +466,24 @@ BEGIN
     RETURN turn;
 END $$;
 
--- A visit of a tenant: what its rules allow (``stops``: it has reached its ``running``; ``until`` when nothing is allowed; ``most`` jobs; ``cost``,
--- how many of them it has, as far as known), the first jobs that it has, in their order, and how many of them
--- are taken; when the first was due of those that it passed over because they were lost too often.
+-- A visit of a tenant. Its allowance: ``stops``: it is full; ``until``: nothing is allowed before; ``most`` jobs;
+-- ``cost``: how many of them it has, as far as known. Then its first jobs, in order, and how many are ``taken``.
+-- ``passed_at``: when the first of the jobs on their last chance was due that it passed over.
 CREATE TYPE visit AS (
     tid bigint, count bigint, since bigint, tenant text, every bigint, stops boolean, until bigint, most bigint, cost bigint, places tid[], tasks text[],
     bytes bigint, taken integer, rests boolean, passed_at bigint
 );
 
--- Of tenants that are to be visited, what has become due comes into the lanes from which visits take: a bounded number, of each lane
--- the same share, in the order of run_at; how many.
+-- Promote a bounded number of due jobs of these tenants, the same share of each lane, in the order of run_at. Returns
+-- how many.
 CREATE FUNCTION promote_turns(p_now bigint, p_visits visit[], p_closed text[], p_most integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_moved integer;
 BEGIN
     WITH ripe AS MATERIALIZED (  -- lanes_tid, ready_asleep
-        SELECT l.lane FROM unnest(p_visits) AS n JOIN lanes AS l ON l.tid = ANY (ARRAY[n.tid])
-        WHERE n.cost > 0 AND (p_closed IS NULL OR l.task <> ALL (p_closed)) AND EXISTS (
+        SELECT l.lane FROM unnest(p_visits) AS n CROSS JOIN LATERAL open_lanes(n.tid, p_closed) AS l
+        WHERE n.cost > 0 AND EXISTS (
             SELECT 1 FROM ready AS y WHERE y.lane = l.lane + 1 AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1 AND y.run_at <= p_now
         ) LIMIT p_most
     ), few AS MATERIALIZED (  -- ready_asleep; then by place in the heap
@@ -505,10 +498,10 @@ BEGIN
     RETURN v_moved;
 END $$;
 
--- Jobs that are not due any more, as the clock was set back, wait apart again: some of them.
+-- Jobs that are no longer due, because the clock was set back, wait apart again: a bounded number.
 CREATE FUNCTION put_back(p_now bigint, p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    WITH early AS MATERIALIZED (  -- ready_turns; a moment ahead is who has looked at the clock a moment later
+    WITH early AS MATERIALIZED (  -- ready_turns; another transaction may have read the clock a moment later
         SELECT y.ctid AS place FROM ready AS y
         WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 0 AND y.run_at > p_now + 100000
         ORDER BY y.qid, y.run_at LIMIT 1000 FOR UPDATE SKIP LOCKED
@@ -516,8 +509,9 @@ BEGIN
     UPDATE ready AS y SET lane = y.lane + 1 FROM early AS e WHERE y.ctid = e.place;
 END $$;
 
--- The first jobs of a lane by (run_at + priority * ageing, id), locked. Of very many priorities, the first are looked at.
-CREATE FUNCTION aged_jobs(p_now bigint, p_lane bigint, p_ageing bigint, p_most bigint, p_bound integer)
+-- The first jobs of a lane by (run_at + priority * ageing, id), locked. Looks at the first 1,000 priorities. ``p_expired``:
+-- expired ones too.
+CREATE FUNCTION aged_jobs(p_now bigint, p_lane bigint, p_ageing bigint, p_most bigint, p_bound integer, p_expired boolean)
 RETURNS TABLE (place tid, id uuid, size integer, level bigint, due bigint) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 BEGIN
@@ -533,21 +527,19 @@ BEGIN
     SELECT x.* FROM few AS f CROSS JOIN LATERAL (
         SELECT y.ctid AS place, y.id, y.size, y.run_at + y.priority * p_ageing AS level, 0::bigint AS due FROM ready AS y
         WHERE y.lane = p_lane AND y.priority = f.priority AND y.run_at <= p_now
-            AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
+            AND (y.dies_at IS NULL OR y.dies_at > p_now OR p_expired) AND y.lost < p_bound
         ORDER BY y.run_at, y.id LIMIT p_most FOR UPDATE SKIP LOCKED
     ) AS x ORDER BY x.level, x.id LIMIT p_most;
 END $$;
 
--- 1. Wake: tenants asleep whose time has come wake up, a bounded number; the caller writes down the turns.
-CREATE FUNCTION wake(INOUT turn turns, p_now bigint) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+-- 1. Wake: sleeping tenants whose time has come wake up, up to a number. The caller stores the turns.
+CREATE FUNCTION wake(INOUT turn turns, p_now bigint, p_most bigint) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    c_woken CONSTANT integer := 500;
     r record;
 BEGIN
     WITH first AS MATERIALIZED (  -- tenants_asleep; tenants_pkey
         SELECT o.tid FROM tenants AS o WHERE o.qid = turn.qid AND o.wake_at >= turn.low_wake AND o.wake_at <= p_now
-        ORDER BY o.qid, o.wake_at LIMIT c_woken
+        ORDER BY o.qid, o.wake_at LIMIT p_most
     ), woken AS (
         UPDATE tenants AS o SET awake = true, since = o.wake_at, wake_at = NULL, count = greatest(o.count, turn.round)
         FROM first AS f WHERE o.tid = ANY (ARRAY[f.tid]) RETURNING o.count, o.since
@@ -559,9 +551,9 @@ BEGIN
         turn.low_since := r.since;
         turn.low_tenant := '';
     END IF;
-    IF current_setting('transaction_isolation') <> 'read committed' THEN  -- there may be some that it does not see
+    IF current_setting('transaction_isolation') <> 'read committed' THEN  -- an old snapshot may miss some
         RETURN;
-    ELSIF r.tenants = c_woken THEN
+    ELSIF r.tenants = p_most THEN
         turn.low_wake := r.last;
     ELSE
         turn.low_wake := coalesce((  -- tenants_asleep
@@ -570,19 +562,72 @@ BEGIN
     END IF;
 END $$;
 
--- 5. Rest: of these tenants, which have nothing to give, when the first of them wakes. Lanes that are empty go, and so do tenants that
--- would come anew as they come back.
+-- The tasks of these jobs, in order. Planned each time, as ``contents`` is.
+CREATE FUNCTION tasks_of(p_ids uuid[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT j.task FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord)
+        LEFT JOIN (SELECT j.id, j.task FROM jobs AS j WHERE j.id = ANY (p_ids)) AS j ON j.id = n.id  -- jobs_pkey
+        ORDER BY n.ord
+    );
+END $$;
+
+-- Move the jobs at these places, which are locked, to the lanes of their tasks.
+CREATE FUNCTION move_aside(p_qid integer, p_tid bigint, p_tenant text, p_places tid[], p_tasks text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    UPDATE ready AS y SET lane = n.lane + (y.lane & 1)  -- by place in the heap
+    FROM (SELECT m.place, lane_of_task(p_qid, p_tenant, m.task) AS lane FROM unnest(p_places, p_tasks) AS m (place, task) OFFSET 0) AS n
+    WHERE y.ctid = n.place;
+    INSERT INTO lanes (lane, tid, qid, task)
+    SELECT DISTINCT lane_of_task(p_qid, p_tenant, n), p_tid, p_qid, n FROM unnest(p_tasks) AS n ON CONFLICT (lane) DO NOTHING;
+END $$;
+
+-- Before a tenant falls asleep: of its delayed jobs, those of closed tasks that come first are put aside, a bounded
+-- number.
+CREATE FUNCTION put_delayed_aside(gates task_gates, p_qid integer, p_tid bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_tenant CONSTANT text := (SELECT o.tenant FROM tenants AS o WHERE o.tid = p_tid);  -- tenants_pkey
+    v_places tid[];
+    v_ids uuid[];
+    v_tasks text[];
+    v_open integer;
+BEGIN
+    FOR i IN 1..10 LOOP
+        SELECT array_agg(x.place), array_agg(x.id) INTO v_places, v_ids FROM (  -- ready_asleep
+            SELECT y.ctid AS place, y.id FROM ready AS y
+            WHERE y.lane = lane_of(p_tid) + 1 AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1
+            ORDER BY y.lane, y.run_at, y.id LIMIT CASE WHEN i = 1 THEN 1 ELSE 100 END FOR UPDATE SKIP LOCKED
+        ) AS x;
+        EXIT WHEN v_places IS NULL;
+        v_tasks := tasks_of(v_ids);
+        v_open := coalesce((
+            SELECT min(n.ord) FROM unnest(v_tasks) WITH ORDINALITY AS n (task, ord) WHERE (n.task = ANY (gates.closed)) IS NOT TRUE
+        ), cardinality(v_tasks) + 1);
+        IF v_open > 1 THEN
+            PERFORM move_aside(p_qid, p_tid, v_tenant, v_places[1:v_open - 1], v_tasks[1:v_open - 1]);
+        END IF;
+        EXIT WHEN v_open <= cardinality(v_tasks);
+    END LOOP;
+END $$;
+
+-- 5. Rest: tenants with no eligible job left fall asleep. Returns when the first of them wakes. Empty lanes are
+-- removed, and tenants that would be the same if they came back.
 CREATE FUNCTION rest(turn turns, gates task_gates, p_now bigint, p_tids bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
 DECLARE
     v_wake bigint;
 BEGIN
+    IF gates.closed IS NOT NULL THEN
+        PERFORM put_delayed_aside(gates, turn.qid, t) FROM unnest(p_tids) AS t;
+    END IF;
     WITH resting AS (  -- tenants_pkey; lanes_tid, ready_lane, ready_asleep
         UPDATE tenants AS o SET wake_at = (
             SELECT min(CASE WHEN w.until < 9007199254740991 THEN w.until END) FROM (
                 SELECT greatest(h.run_at, gates.until[array_position(gates.closed, l.task)]) AS until
-                FROM lanes AS l CROSS JOIN LATERAL (
+                FROM open_lanes(n.tid, NULL) AS l CROSS JOIN LATERAL (
                     SELECT least((
                         SELECT y.run_at FROM ready AS y WHERE y.lane = l.lane
                         ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 1
@@ -592,27 +637,29 @@ BEGIN
                         ORDER BY y.lane, y.run_at, y.id LIMIT 1
                     )) AS run_at
                 ) AS h
-                WHERE l.tid = n.tid AND h.run_at IS NOT NULL
+                WHERE h.run_at IS NOT NULL
             ) AS w
         )
         FROM unnest(p_tids) AS n (tid) WHERE o.tid = ANY (ARRAY[n.tid]) RETURNING o.wake_at
     )
     SELECT min(o.wake_at) INTO v_wake FROM resting AS o;
-    DELETE FROM lanes AS l USING unnest(p_tids) AS n (tid)  -- lanes_tid, ready_lane
-    WHERE l.tid = ANY (ARRAY[n.tid]) AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = ANY (ARRAY[l.lane, l.lane + 1]));
+    IF gates.aside THEN
+        DELETE FROM lanes AS l USING unnest(p_tids) AS n (tid)  -- lanes_tid, ready_lane
+        WHERE l.tid = ANY (ARRAY[n.tid]) AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = ANY (ARRAY[l.lane, l.lane + 1]));
+    END IF;
     DELETE FROM tenants AS o USING unnest(p_tids) AS n (tid)  -- tenants_pkey
     WHERE o.tid = ANY (ARRAY[n.tid]) AND o.jobs <= 0 AND o.running <= 0 AND o.count <= turn.round AND o.full_at <= p_now
-        AND NOT EXISTS (SELECT 1 FROM lanes AS l WHERE l.tid = o.tid);
+        AND NOT has_jobs(o.tid);
     RETURN v_wake;
 END $$;
 
--- What a claim has to know of a governed queue: its turns and rules, whether jobs have become due that are to be promoted, and whether single
--- tenants have rules of their own.
+-- What a claim knows of a governed queue: its turns and rules; ``ripe``: jobs are to be promoted; ``ruled``: single
+-- tenants have rules.
 CREATE TYPE turn_scope AS (turn turns, rule policies, gates task_gates, ripe boolean, ruled boolean);
 
--- Lock the turns of a governed queue, and look around. Of these tenants jobs have just stopped running.
-CREATE FUNCTION look_at_turns(p_now bigint, p_qid integer, p_name text, p_stopped bigint[]) RETURNS turn_scope
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- Lock the turns of a governed queue, and look around, for a claim of ``p_most`` jobs. ``p_stopped`` as in ``claim_v1``.
+CREATE FUNCTION look_at_turns(p_now bigint, p_qid integer, p_name text, p_most bigint, p_stopped bigint[]) RETURNS turn_scope
+LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     v_some integer := cardinality(p_stopped);
@@ -622,7 +669,7 @@ DECLARE
     r record;
 BEGIN
     SELECT t.* INTO turn FROM turns AS t WHERE t.qid = p_qid FOR NO KEY UPDATE;  -- turns_pkey
-    -- policies_pkey; news_qid, ready_line, ready_later, ready_turns, ready_asleep_qid, task_rules_pkey, tenant_rules_name: one probe each
+    -- policies_pkey; news_qid, ready_line, ready_later, ready_turns, ready_asleep_qid, task_rules_pkey, lanes_qid, tenant_rules_name: one probe each
     SELECT
         x AS rule, EXISTS (SELECT 1 FROM news AS n WHERE n.qid = p_qid) OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL)
             OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0) AS unheard,
@@ -633,10 +680,11 @@ BEGIN
         EXISTS (
             SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1 AND y.run_at <= p_now
         ) AS ripe,
-        EXISTS (SELECT 1 FROM task_rules AS k WHERE k.qid = p_qid) AS tasks, EXISTS (SELECT 1 FROM tenant_rules AS u WHERE u.qid = p_qid) AS ruled
+        EXISTS (SELECT 1 FROM task_rules AS k WHERE k.qid = p_qid) AS tasks, EXISTS (SELECT 1 FROM lanes AS l WHERE l.qid = p_qid) AS aside,
+        EXISTS (SELECT 1 FROM tenant_rules AS u WHERE u.qid = p_qid) AS ruled
     INTO r FROM policies AS x WHERE x.queue = p_name;
     rule := r.rule;
-    rule.chunk := coalesce(rule.chunk, 10);
+    rule.tenant_batch := coalesce(rule.tenant_batch, 10);
     IF r.unheard OR turn.stir_from IS NOT NULL THEN
         turn := hear_turns(p_now, p_qid, true);
     END IF;
@@ -647,23 +695,24 @@ BEGIN
         ));
     END IF;
     IF turn.low_wake <= p_now THEN
-        turn := wake(turn, p_now);
+        turn := wake(turn, p_now, least(250, greatest(50, p_most)));
     END IF;
     IF r.early THEN
         PERFORM put_back(p_now, p_qid);
     END IF;
     IF r.tasks THEN
         gates := closed_tasks(p_now, p_qid);
+    ELSE
+        gates.aside := r.aside;
     END IF;
     RETURN (turn, rule, gates, r.ripe, r.ruled)::turn_scope;
 END $$;
 
--- 2. Next tenant, 3. allowance: whom to visit, in this order. These all begin with the same count, and more than one fits only where none
--- is likely to have less than it is allowed. ``p_alone`` may have ``p_chunks``.
+-- 2. Next tenant, 3. Allowance: the tenants to visit, in order. All have the same count. There are several only if each
+-- is likely to have as much as it is allowed. ``p_alone`` may have ``p_alone_most``.
 CREATE FUNCTION next_tenants(
-    turn turns, rule policies, p_now bigint, p_holder text, p_ruled boolean, p_width bigint, p_room bigint, p_alone bigint, p_chunks bigint
-) RETURNS visit[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+    turn turns, rule policies, p_now bigint, p_holder text, p_ruled boolean, p_width bigint, p_room bigint, p_alone bigint, p_alone_most bigint
+) RETURNS visit[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_visits visit[] := '{}';
     v_upto bigint := 0;
@@ -674,7 +723,7 @@ BEGIN
         SELECT
             a.*, coalesce(a.running >= a.cap, false) AS stops,
             greatest(a.paused_until, CASE WHEN a.free = 0 THEN a.full_at - (a.burst - 1) * a.every ELSE 0 END) AS until,
-            least(CASE WHEN a.tid = p_alone THEN p_chunks ELSE rule.chunk END, a.cap - a.running, a.free) AS most
+            least(CASE WHEN a.tid = p_alone THEN p_alone_most ELSE rule.tenant_batch END, a.cap - a.running, a.free) AS most
         FROM (
             SELECT b.*, allowed(b.every, b.burst, b.full_at, p_now) AS free FROM (
                 SELECT
@@ -684,11 +733,11 @@ BEGIN
                     coalesce(u.paused_until, 0) AS paused_until
                 FROM tenants AS t LEFT JOIN tenant_rules AS u ON p_ruled AND u.tid = ANY (ARRAY[t.tid])
                 WHERE t.qid = turn.qid AND t.awake AND (t.count, t.since, t.tenant) >= (turn.low_count, turn.low_since, turn.low_tenant)
-                ORDER BY t.qid, t.count, t.since, t.tenant LIMIT CASE WHEN rule.holders IS NULL THEN p_width END
+                ORDER BY t.qid, t.count, t.since, t.tenant LIMIT CASE WHEN rule.tenant_workers IS NULL THEN p_width END
             ) AS b
         ) AS a
     LOOP
-        CONTINUE WHEN r.running >= rule.holders AND shut_out(r.tid, p_holder, rule.holders);
+        CONTINUE WHEN rule.tenant_workers IS NOT NULL AND r.running >= rule.tenant_workers AND shut_out(r.tid, p_holder, rule.tenant_workers);
         v_cost := CASE WHEN r.stops OR r.until > p_now THEN 0 ELSE least(r.most, greatest(r.jobs, 1)) END;
         EXIT WHEN r.count > (v_visits[1]).count OR v_upto > 0 AND v_upto + v_cost > p_room;
         v_visits := v_visits || (
@@ -700,13 +749,63 @@ BEGIN
     RETURN v_visits;
 END $$;
 
--- 4. Take, first half: the first jobs of these tenants, locked, in claim order.
-CREATE FUNCTION first_jobs(rule policies, gates task_gates, p_now bigint, p_visits visit[], p_room bigint, p_bound integer)
-RETURNS visit[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+-- 4. Take, before: jobs of tasks with rules are put aside, as far as a visit may come in the lane of its tenant. Sets
+-- ``places`` of each visit to the jobs without rules that it may take, locked, in claim order. ``budget``: how many jobs
+-- may be looked at, and how many more after this.
+CREATE FUNCTION put_aside(
+    rule policies, gates task_gates, p_now bigint, p_qid integer, p_bound integer, INOUT visits visit[], INOUT budget integer
+) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c_most CONSTANT integer := 1000;
+    v_ruled CONSTANT text[] := coalesce(gates.closed, '{}') || coalesce(gates.rated, '{}');
+    v_window integer;
+    v_places tid[];
+    v_free boolean[];
+    v_ids uuid[];
+    v_tasks text[];
+    v_which boolean[];
+    v visit;
 BEGIN
-    IF rule.ageing IS NULL AND gates.rated IS NULL THEN  -- as below, with less to start for each claim
-        RETURN ARRAY(  -- lanes_tid; ready_lane, in claim order
+    FOR i IN 1..cardinality(visits) LOOP
+        v := visits[i];
+        v_window := v.cost;
+        WHILE v.cost > 0 AND budget > 0 LOOP
+            SELECT array_agg(x.place), array_agg(x.id), array_agg(x.free) INTO v_places, v_ids, v_free FROM (
+                SELECT y.ctid AS place, y.id, (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound AS free FROM ready AS y  -- ready_lane
+                WHERE rule.ageing IS NULL AND y.lane = lane_of(v.tid) AND y.run_at + 0 <= p_now
+                ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT v_window FOR UPDATE SKIP LOCKED
+            ) AS x;
+            IF rule.ageing IS NOT NULL THEN
+                SELECT array_agg(x.place), array_agg(x.id), array_agg((y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound)
+                INTO v_places, v_ids, v_free
+                FROM aged_jobs(p_now, lane_of(v.tid), rule.ageing, v_window, 2147483647, true) AS x JOIN ready AS y ON y.ctid = x.place;
+            END IF;
+            EXIT WHEN v_places IS NULL;
+            v_tasks := tasks_of(v_ids);
+            v_which := ARRAY(SELECT n = ANY (v_ruled) FROM unnest(v_tasks) AS n);
+            IF true = ANY (v_which) THEN
+                PERFORM move_aside(
+                    p_qid, v.tid, v.tenant, array_agg(n.place), array_agg(n.task)
+                ) FROM unnest(v_places, v_tasks, v_which) AS n (place, task, ruled) WHERE n.ruled;
+            END IF;
+            v.places := ARRAY(
+                SELECT n.place FROM unnest(v_places, v_free, v_which) WITH ORDINALITY AS n (place, free, ruled, ord)
+                WHERE n.free AND n.ruled IS NOT TRUE ORDER BY n.ord LIMIT v.cost
+            );
+            budget := budget - cardinality(v_places);
+            EXIT WHEN cardinality(v_places) < v_window OR cardinality(v.places) >= v.cost;
+            v_window := least(4 * v_window, c_most);
+        END LOOP;
+        visits[i] := v;
+    END LOOP;
+END $$;
+
+-- 4. Take, first half: the first jobs of these tenants, locked, in claim order. ``places``: see ``put_aside``.
+CREATE FUNCTION first_jobs(rule policies, gates task_gates, p_now bigint, p_visits visit[], p_room bigint, p_bound integer)
+RETURNS visit[] LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF rule.ageing IS NULL AND gates.aside IS NOT TRUE THEN  -- as below, but cheaper to start for each claim
+        RETURN ARRAY(  -- ready_lane, in claim order
             SELECT (
                 n.tid, n.count, n.since, n.tenant, n.every, n.stops, n.until, n.most, n.cost, x.places, NULL, coalesce(x.bytes, 0), coalesce(x.jobs, 0),
                 false, NULL
@@ -715,12 +814,9 @@ BEGIN
                 tid, count, since, tenant, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, ord
             ) LEFT JOIN LATERAL (
                 SELECT array_agg(h.place ORDER BY h.priority, h.run_at, h.id) AS places, count(*) AS jobs, sum(h.size) AS bytes FROM (
-                    SELECT y.* FROM lanes AS l CROSS JOIN LATERAL (
-                        SELECT y.ctid AS place, y.id, y.size, y.priority, y.run_at FROM ready AS y
-                        WHERE y.lane = l.lane AND y.run_at + 0 <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
-                        ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT least(n.cost, p_room) FOR UPDATE SKIP LOCKED
-                    ) AS y WHERE l.tid = n.tid AND (gates.closed IS NULL OR l.task <> ALL (gates.closed))
-                    ORDER BY y.priority, y.run_at, y.id LIMIT least(n.cost, p_room)
+                    SELECT y.ctid AS place, y.id, y.size, y.priority, y.run_at FROM ready AS y
+                    WHERE y.lane = lane_of(n.tid) AND y.run_at + 0 <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
+                    ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT least(n.cost, p_room) FOR UPDATE SKIP LOCKED
                 ) AS h
             ) AS x ON n.cost > 0 ORDER BY n.ord
         );
@@ -745,19 +841,22 @@ BEGIN
                                 <= coalesce(gates.free[array_position(gates.rated, l.task)], n.cost)
                             ELSE true
                         END AS fits
-                    FROM lanes AS l CROSS JOIN LATERAL (
+                    FROM open_lanes(n.tid, gates.closed) AS l CROSS JOIN LATERAL (
                         SELECT y.* FROM (
                             SELECT y.ctid AS place, y.id, y.size, y.priority::bigint AS level, y.run_at AS due FROM ready AS y
-                            WHERE rule.ageing IS NULL AND y.lane = l.lane AND y.run_at + 0 <= p_now
-                                AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
+                            WHERE rule.ageing IS NULL AND (l.task IS NOT NULL OR gates.ruled IS NOT TRUE) AND y.lane = l.lane
+                                AND y.run_at + 0 <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
                             ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT least(n.cost, p_room)
                             FOR UPDATE SKIP LOCKED
                         ) AS y
                         UNION ALL
-                        SELECT y.* FROM aged_jobs(p_now, l.lane, rule.ageing, least(n.cost, p_room), p_bound) AS y
-                        WHERE rule.ageing IS NOT NULL
+                        SELECT y.* FROM aged_jobs(p_now, l.lane, rule.ageing, least(n.cost, p_room), p_bound, false) AS y
+                        WHERE rule.ageing IS NOT NULL AND (l.task IS NOT NULL OR gates.ruled IS NOT TRUE)
+                        UNION ALL
+                        SELECT y.ctid, y.id, y.size, CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END,
+                            CASE WHEN rule.ageing IS NULL THEN y.run_at ELSE 0 END
+                        FROM ready AS y WHERE l.task IS NULL AND gates.ruled AND y.ctid = ANY (n.places)
                     ) AS y
-                    WHERE l.tid = n.tid AND (gates.closed IS NULL OR l.task <> ALL (gates.closed))
                 ) AS z WHERE z.fits ORDER BY z.level, z.due, z.id LIMIT least(n.cost, p_room)
             ) AS h
         ) AS x ON n.cost > 0
@@ -765,42 +864,10 @@ BEGIN
     );
 END $$;
 
--- 4. Take, second half: lease the jobs at these places, which are these tenants'; the answer's first jobs are ``p_ord`` others.
-CREATE FUNCTION take(
-    p_now bigint, p_qid integer, p_name text, p_holder text, p_lease_for bigint, p_want smallint, p_places tid[], p_owners bigint[], p_ord integer
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN QUERY
-    WITH gone AS (  -- by place in the heap; ``contents``; patches_pkey
-        DELETE FROM ready AS y USING unnest(p_places, p_owners) WITH ORDINALITY AS n (place, tid, ord)
-        WHERE y.ctid = n.place RETURNING y.*, n.tid, n.ord
-    ), held AS (
-        INSERT INTO leased (lease_until, run_at, id, qid, begun, epoch, attempt, lost, size, priority, keyed, gid, tid, holder, error)
-        SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, nullif(g.epoch > 0, false), greatest(abs(g.epoch) + 1, p_now),
-            g.attempt, nullif(g.lost, 0), g.size, g.priority, g.keyed, g.gid, g.tid, p_holder, g.error
-        FROM gone AS g
-    ), counted AS (
-        INSERT INTO deltas (qid, state, jobs) VALUES (p_qid, 0, -cardinality(p_places)), (p_qid, 1, cardinality(p_places))
-    )
-    SELECT
-        1::smallint, g.id, p_name, j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
-        greatest(abs(g.epoch) + 1, p_now), g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout,
-        j.result_ttl, j.headers, g.error,
-        CASE WHEN p_want & 1 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END) END,
-        CASE WHEN p_want & 2 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END) END,
-        CASE WHEN p_want & 4 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END) END,
-        CASE WHEN p_want & 8 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END) END,
-        j.group_name, p_ord + g.ord::integer, g.epoch > 0
-    FROM (
-        SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
-        FROM gone AS g OFFSET 0
-    ) AS g JOIN contents(ARRAY(SELECT x.id FROM gone AS x)) AS j ON j.id = g.id;
-END $$;
+-- 4. Take, second half: ``take``, next to ``claim_v1``.
 
--- Jobs are leased as they come, until they weigh enough.
+-- Cut a visit short once its jobs weigh enough.
 CREATE FUNCTION fitting(INOUT v visit, p_bytes bigint) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
 BEGIN
     SELECT count(*), sum(w.size) INTO v.taken, v.bytes FROM (
         SELECT y.size, sum(y.size) OVER (ORDER BY n.ord) - y.size AS before
@@ -808,8 +875,8 @@ BEGIN
     ) AS w WHERE w.before < p_bytes;
 END $$;
 
--- Up to where a visit has looked in claim order among the jobs of a task: the last of the jobs that it takes, of this task where its rate
--- allowed no more, or the end where it has seen all of them.
+-- Up to where a visit has looked in claim order, among the jobs of a task: the last job that it takes (of this task, if
+-- its rate allowed no more), or the end if it has seen all.
 CREATE FUNCTION looked_at(rule policies, gates task_gates, v visit, p_task text, OUT level bigint, OUT due bigint, OUT id uuid)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -827,16 +894,15 @@ BEGIN
     WHERE y.ctid = v.places[CASE WHEN v_shut THEN v_some[cardinality(v_some)] ELSE v.taken END];
 END $$;
 
--- When the first was due of the jobs that a visit has passed over because they were lost too often.
+-- When the first of the jobs on their last chance was due that a visit has passed over.
 CREATE FUNCTION passed_over(rule policies, gates task_gates, p_now bigint, v visit, p_bound integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
 BEGIN
     RETURN (
         SELECT min(y.run_at)  -- lanes_tid, ready_lost
-        FROM lanes AS l CROSS JOIN LATERAL looked_at(rule, gates, v, l.task) AS u
+        FROM open_lanes(v.tid, gates.closed) AS l CROSS JOIN LATERAL looked_at(rule, gates, v, l.task) AS u
         JOIN ready AS y ON coalesce(y.lane, y.qid) = ANY (ARRAY[l.lane])
-        WHERE l.tid = v.tid AND (gates.closed IS NULL OR l.task <> ALL (gates.closed)) AND y.lost > 0 AND y.lost >= p_bound
+        WHERE y.lost > 0 AND y.lost >= p_bound
             AND y.run_at <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND (
                 CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END,
                 CASE WHEN rule.ageing IS NULL THEN y.run_at ELSE 0 END, y.id
@@ -844,18 +910,17 @@ BEGIN
     );
 END $$;
 
--- Where the jobs lie that a visit has passed over because they have expired.
+-- The places of expired jobs that a visit has passed over.
 CREATE FUNCTION doomed(rule policies, gates task_gates, p_now bigint, v visit) RETURNS tid[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
 BEGIN
     RETURN ARRAY(  -- lanes_tid, ready_doomed
-        SELECT y.place FROM lanes AS l CROSS JOIN LATERAL looked_at(rule, gates, v, l.task) AS u CROSS JOIN LATERAL (
+        SELECT y.place FROM open_lanes(v.tid, gates.closed) AS l CROSS JOIN LATERAL looked_at(rule, gates, v, l.task) AS u CROSS JOIN LATERAL (
             SELECT y.ctid AS place, y.run_at, y.priority, y.id FROM ready AS y
             WHERE coalesce(y.lane, y.qid) = l.lane AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= p_now
             ORDER BY y.dies_at + 0 LIMIT 1000
         ) AS y
-        WHERE l.tid = v.tid AND (gates.closed IS NULL OR l.task <> ALL (gates.closed)) AND (
+        WHERE (
             CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END,
             CASE WHEN rule.ageing IS NULL THEN y.run_at ELSE 0 END, y.id
         ) <= (u.level, u.due, u.id)
@@ -863,14 +928,13 @@ BEGIN
     );
 END $$;
 
--- Who has the lowest count alone is visited again and again until another comes before it: how many jobs that is, so that it can have them
--- all at once. None where it is not alone.
+-- A tenant that alone has the lowest count is visited until another comes first. Returns how many jobs that is, so that
+-- it can have them at once. NULL: it is not alone.
 CREATE FUNCTION alone_for(turn turns, rule policies, p_tid bigint, p_left bigint) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN (
-        SELECT coalesce((x.counts[2] - x.counts[1] + rule.chunk - 1) / rule.chunk * rule.chunk, p_left / rule.chunk * rule.chunk + rule.chunk)
+        SELECT coalesce((x.counts[2] - x.counts[1] + rule.tenant_batch - 1) / rule.tenant_batch * rule.tenant_batch, p_left / rule.tenant_batch * rule.tenant_batch + rule.tenant_batch)
         FROM (
             SELECT array_agg(o.count) AS counts, array_agg(o.tid) AS tids FROM (  -- tenants_awake
                 SELECT o.count, o.tid FROM tenants AS o
@@ -881,10 +945,9 @@ BEGIN
     );
 END $$;
 
--- What visits have come to is written down; when the first of these tenants wakes that sleep now.
+-- Store what visits took. Returns when the first of these tenants wakes.
 CREATE FUNCTION end_visits(turn turns, gates task_gates, p_now bigint, p_visits visit[]) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_wake bigint;
     v_resting bigint[];
@@ -904,7 +967,7 @@ BEGIN
     RETURN v_wake;
 END $$;
 
--- Jobs of these tasks were taken; what their rates allow after that.
+-- Jobs of these tasks were taken. Returns what their rates allow now.
 CREATE FUNCTION spend_rates(p_now bigint, p_qid integer, p_tasks text[]) RETURNS task_gates
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
@@ -914,7 +977,7 @@ BEGIN
     RETURN closed_tasks(p_now, p_qid);
 END $$;
 
--- What was passed over may be had by another claim: these tenants wake then, if they sleep; when the first of them does.
+-- Another claim may have what was passed over, so these tenants wake for it. Returns when the first does.
 CREATE FUNCTION wake_passed(p_visits visit[]) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     UPDATE tenants AS o SET wake_at = least(o.wake_at, n.passed_at)  -- tenants_pkey
@@ -923,18 +986,18 @@ BEGIN
     RETURN (SELECT min(n.passed_at) FROM unnest(p_visits) AS n);
 END $$;
 
--- Lease jobs of a governed queue: up to ``p_most``, visit by visit. Those that all begin with the same count come in one statement, unless the
--- rate of a task is shared between them. ``p_stopped``: the tenants of jobs of this queue that have just stopped running, which nobody was told
--- yet. Answers as ``claim_v1`` does; the last row also tells how many bytes were taken (``timeout``).
+-- Claim from one governed queue, the first of the scope: up to ``p_most`` jobs, visit by visit. Tenants with the same
+-- count are visited in one statement, unless they share the rate of a task. ``p_stopped`` as in ``claim_v1``. Answers
+-- as ``claim_v1`` does; the last row also has the bytes that were taken. Visits a bounded number of tenants. Relies on the settings of ``claim_v1``, and so do
+-- the steps that it takes.
 CREATE FUNCTION claim_turns(
-    p_now bigint, p_qid integer, p_name text, p_pause bigint, p_holder text, p_most bigint, p_lease_for bigint, p_want smallint,
-    p_lost_below integer, p_max_bytes bigint, p_dying boolean, p_suspects boolean, p_ord integer, p_stopped bigint[]
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off
-SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
-AS $$
-#variable_conflict use_column
+    p_now bigint, scope claim_scope, p_holder text, p_most bigint, p_lease_for bigint, p_want smallint, p_lost_below integer,
+    p_max_bytes bigint, p_ord integer, p_stopped bigint[]
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
+    c_visits CONSTANT integer := 250;
+    v_qid CONSTANT integer := scope.qids[1];
+    v_name CONSTANT text := scope.names[1];
     v_bound integer := coalesce(p_lost_below, 2147483647);
     v_left bigint := p_most;
     v_room bigint;
@@ -946,37 +1009,45 @@ DECLARE
     v_done visit[];
     v_some integer;
     v_alone bigint;
-    v_chunks bigint;
+    v_alone_most bigint;
     v_budget integer := 1000;
+    v_aside integer := 300;
+    v_looked integer := 0;
+    v_visited integer := 0;
     v_moved integer;
     v_passed visit[] := '{}';
-    v_next bigint := p_pause;
-    s turn_scope := look_at_turns(p_now, p_qid, p_name, p_stopped);
+    v_next bigint := scope.pause;
+    s turn_scope := look_at_turns(p_now, v_qid, v_name, p_most, p_stopped);
     turn turns := s.turn;
     rule policies := s.rule;
     gates task_gates := s.gates;
-    v_width bigint := p_most / rule.chunk + 4;
+    v_width bigint := p_most / rule.tenant_batch + 4;
     v visit;
 BEGIN
-    IF p_stopped IS NOT NULL AND (s.ruled OR coalesce(rule.running, rule.holders, rule.tenant_running) IS NOT NULL) THEN
-        RETURN QUERY SELECT w.* FROM waited_for(ARRAY[p_qid], p_stopped) AS q CROSS JOIN LATERAL woken(q) AS w;
+    PERFORM set_config('synchronous_commit', 'off', true);  -- no wait for the disk with the turns locked: the caller waits, by ``seal_v1``
+    IF p_stopped IS NOT NULL AND (s.ruled OR coalesce(rule.running, rule.tenant_workers, rule.tenant_running) IS NOT NULL) THEN
+        RETURN QUERY SELECT w.* FROM waited_for(ARRAY[v_qid], p_stopped) AS q CROSS JOIN LATERAL woken(q) AS w;
     END IF;
     LOOP
         v_room := least(v_left, rule.running - turn.running, allowed(rule.every, rule.burst, turn.full_at, p_now));
         EXIT WHEN v_room <= 0 OR v_bytes <= 0;
         v_visits := next_tenants(
-            turn, rule, p_now, p_holder, s.ruled, CASE WHEN gates.rated IS NULL THEN least(v_width, v_room) ELSE 1 END, v_room, v_alone, v_chunks
+            turn, rule, p_now, p_holder, s.ruled,
+            CASE WHEN gates.rated IS NULL THEN least(v_width, v_room, c_visits - v_visited) ELSE 1 END, v_room, v_alone, v_alone_most
         );
-        IF rule.holders IS NULL THEN
+        IF rule.tenant_workers IS NULL THEN
             turn.low_count := coalesce((v_visits[1]).count, 9223372036854775807);
             turn.low_since := coalesce((v_visits[1]).since, turn.low_since);
             turn.low_tenant := coalesce((v_visits[1]).tenant, '');
         END IF;
         EXIT WHEN v_visits = '{}';
-        IF s.ripe AND v_budget > 0 THEN  -- these first, then all over again
+        IF s.ripe AND v_budget > 0 THEN  -- then look again
             v_moved := promote_turns(p_now, v_visits, gates.closed, v_budget);
             v_budget := v_budget - v_moved;
             CONTINUE WHEN v_moved > 0;
+        END IF;
+        IF gates.ruled THEN
+            SELECT p.visits, p.budget INTO v_visits, v_aside FROM put_aside(rule, gates, p_now, v_qid, v_bound, v_visits, v_aside) AS p;
         END IF;
         v_places := '{}';
         v_owners := '{}';
@@ -988,56 +1059,59 @@ BEGIN
             END IF;
             v_bytes := v_bytes - v.bytes;
             v.rests := v.cost > 0 AND v.taken < least(v.most, v_room) AND v_bytes > 0;
-            turn.round := greatest(turn.round, v.count + greatest((v.taken - (NOT v.rests)::integer) / rule.chunk, 0) * rule.chunk);
+            turn.round := greatest(turn.round, v.count + greatest((v.taken - (NOT v.rests)::integer) / rule.tenant_batch, 0) * rule.tenant_batch);
             v_places := v_places || v.places[1:v.taken];
             v_owners := v_owners || array_fill(v.tid, ARRAY[v.taken]);
             v_room := v_room - v.taken;
             v_left := v_left - v.taken;
-            IF p_suspects AND v.cost > 0 THEN
+            IF scope.suspects AND v.cost > 0 THEN
                 v.passed_at := passed_over(rule, gates, p_now, v, v_bound);
                 v_passed := v_passed || CASE WHEN v.passed_at IS NOT NULL THEN ARRAY[v] END;
             END IF;
-            IF p_dying AND v.cost > 0 THEN
-                RETURN QUERY SELECT * FROM expire_v1(p_now, doomed(rule, gates, p_now, v));
+            IF scope.dying AND v.cost > 0 THEN
+                RETURN QUERY SELECT * FROM expire(p_now, doomed(rule, gates, p_now, v));
             END IF;
             v_done := v_done || v;
         END LOOP;
         v_some := cardinality(v_places);
         IF v_some > 0 THEN
-            RETURN QUERY SELECT * FROM take(p_now, p_qid, p_name, p_holder, p_lease_for, p_want, v_places, v_owners, v_ord);
+            RETURN QUERY SELECT * FROM take(p_now, v_qid, v_name, p_holder, p_lease_for, p_want, v_places, v_owners, v_ord);
             v_ord := v_ord + v_some;
             turn.running := turn.running + v_some;
             turn.full_at := greatest(turn.full_at, p_now) + v_some * rule.every;
             IF gates.rated IS NOT NULL THEN
-                gates := spend_rates(p_now, p_qid, (v_done[1]).tasks[1:v_some]);
+                gates := spend_rates(p_now, v_qid, (v_done[1]).tasks[1:v_some]);
             END IF;
         END IF;
         turn.low_wake := least(turn.low_wake, end_visits(turn, gates, p_now, v_done));
+        v_looked := v_looked + coalesce(cardinality(gates.closed), 0) + coalesce(cardinality(gates.rated), 0);  -- each visit looks at all rules
+        v_visited := v_visited + cardinality(v_done);
+        IF v_looked >= 1000 OR v_visited >= c_visits THEN  -- leave the rest to the claims that follow
+            turn.behind := true;
+            EXIT;
+        END IF;
         v_width := p_most;
         v_alone := NULL;
         v := v_done[1];
         IF v_left > 0 AND cardinality(v_done) = 1 AND gates.rated IS NULL AND v.cost > 0 AND NOT v.rests THEN
-            v_chunks := alone_for(turn, rule, v.tid, v_left);
-            v_alone := CASE WHEN v_chunks IS NOT NULL THEN v.tid END;
+            v_alone_most := alone_for(turn, rule, v.tid, v_left);
+            v_alone := CASE WHEN v_alone_most IS NOT NULL THEN v.tid END;
         END IF;
     END LOOP;
-    IF v_passed <> '{}' THEN
-        turn.low_wake := least(turn.low_wake, wake_passed(v_passed));
-    END IF;
+    turn.low_wake := least(turn.low_wake, CASE WHEN v_passed <> '{}' THEN wake_passed(v_passed) END);
     UPDATE turns AS x SET round = turn.round, running = turn.running, full_at = coalesce(turn.full_at, 0),
         low_count = turn.low_count, low_since = turn.low_since, low_wake = turn.low_wake, low_tenant = turn.low_tenant
-    WHERE x.qid = p_qid;
+    WHERE x.qid = v_qid;
     IF v_left > 0 AND v_bytes > 0 THEN
         v_next := least(v_next, next_turn(p_now, rule, turn));
     END IF;
-    RETURN NEXT (
-        3, NULL, NULL, NULL, NULL, NULL, NULL, 0, CASE WHEN v_passed <> '{}' THEN choose(p_now, p_qid, p_holder, p_lease_for) ELSE 0 END, NULL,
-        CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN 0 ELSE v_next - p_now END END,
-        NULL, NULL, p_max_bytes - v_bytes, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
-    )::claim_row;
+    RETURN NEXT last_row(
+        0, CASE WHEN v_passed <> '{}' THEN choose(p_now, v_qid, p_holder, p_lease_for) ELSE 0 END,
+        CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN 0 ELSE v_next - p_now END END, NULL, p_max_bytes - v_bytes, true
+    );
 END $$;
 
--- When the first of the tenants asleep wakes, or the queue's rate opens; not before now.
+-- When the first sleeping tenant wakes or the queue's rate opens; not before now.
 CREATE FUNCTION next_turn(p_now bigint, rule policies, turn turns) RETURNS bigint LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
@@ -1054,31 +1128,66 @@ BEGIN
     );
 END $$;
 
--- ``claim_v1`` where at least one of the queues is governed: each of these, and all others together, are given their even share,
--- then what others left, in the order in which they are named.
+-- Of these governed queues (0: of others), those that a claim passes over: ``idle``, in order. They have nothing now, or come after
+-- many that do: then ``more``. ``next``: when the first of those that have nothing may have something.
+CREATE FUNCTION idle_turns(p_now bigint, p_qids integer[], OUT idle boolean[], OUT next bigint, OUT more boolean)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c_most CONSTANT integer := 16;
+BEGIN
+    SELECT
+        array_agg(z.qid > 0 AND (NOT z.busy OR z.place > c_most) ORDER BY z.ord),
+        min(CASE WHEN z.opens_at > p_now THEN z.opens_at WHEN NOT z.is_full THEN z.wake_at END) FILTER (WHERE z.qid > 0 AND NOT z.busy),
+        coalesce(bool_or(z.busy AND z.place > c_most), false)
+    INTO idle, next, more FROM (
+        SELECT y.*, count(*) FILTER (WHERE y.busy) OVER (ORDER BY y.ord) AS place FROM (
+            SELECT n.qid, n.ord, w.wake_at, t.opens_at, t.is_full, n.qid > 0 AND (
+                    t.stirs OR NOT t.is_full AND t.opens_at <= p_now AND (w.wake_at <= p_now OR EXISTS (
+                        SELECT 1 FROM tenants AS o WHERE o.qid = n.qid AND o.awake  -- tenants_awake
+                    ))
+                    OR EXISTS (SELECT 1 FROM news AS e WHERE e.qid = n.qid)  -- news_qid
+                    OR EXISTS (SELECT 1 FROM ready AS r WHERE r.qid = n.qid AND r.lane IS NULL)  -- ready_line
+                    OR EXISTS (SELECT 1 FROM ready AS r WHERE r.qid = n.qid AND r.lane = 0)  -- ready_later
+                ) AS busy
+            FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
+            LEFT JOIN LATERAL (  -- turns_pkey, queues_pkey, policies_pkey
+                SELECT t.stir_from IS NOT NULL AS stirs, coalesce(t.running >= x.running, false) AS is_full,
+                    CASE WHEN allowed(x.every, x.burst, t.full_at, p_now) = 0 THEN t.full_at - (x.burst - 1) * x.every ELSE 0 END AS opens_at
+                FROM turns AS t JOIN queues AS q ON q.qid = t.qid JOIN policies AS x ON x.queue = q.name WHERE t.qid = n.qid
+            ) AS t ON true
+            LEFT JOIN LATERAL (  -- tenants_asleep
+                SELECT o.wake_at FROM tenants AS o WHERE o.qid = n.qid AND o.wake_at IS NOT NULL ORDER BY o.qid, o.wake_at LIMIT 1
+            ) AS w ON true
+        ) AS y
+    ) AS z;
+END $$;
+
+-- ``claim_v1`` if at least one of the queues is governed: several queues, as ``Backend.claim`` says. Each governed
+-- queue, and all others together, are one part. Looks at a bounded number of governed queues.
 CREATE FUNCTION claim_parts(
-    p_now bigint, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint, p_lost_below integer,
-    p_max_bytes bigint, p_dying boolean, p_suspects boolean, p_pause bigint
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
-AS $$
-#variable_conflict use_column
+    p_now bigint, scope claim_scope, p_queues text[], p_holder text, p_limit integer, p_lease_for bigint, p_want smallint, p_lost_below integer,
+    p_max_bytes bigint
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_qids integer[];
     v_names text[];
     v_plain text[];
     v_left bigint := p_limit;
     v_bytes bigint := p_max_bytes;
-    v_next bigint := p_pause;
-    v_passed integer := 0;  -- 1: jobs were passed over, 2: and this holder is to make room for them
+    v_next bigint := scope.pause;
+    v_passed integer := 0;
     v_plenty integer[] := '{}';
     v_ord integer := 0;
     v_share bigint;
     v_got integer;
     v_ids uuid[];
+    v_idle boolean[];
+    v_more boolean;
     v_behind boolean;
-    c claim_row;
+    a answer;
 BEGIN
-    -- The number of a part is that of its queue, and 0 for those that are not governed.
+    PERFORM set_config('synchronous_commit', 'off', true);  -- as in ``claim_turns``
+    -- The number of a part is that of its queue; 0 for all that are not governed.
     SELECT array_agg(x.qid ORDER BY x.ord), array_agg(x.name ORDER BY x.ord) INTO v_qids, v_names FROM (
         SELECT CASE WHEN q.governed THEN q.qid ELSE 0 END AS qid, min(n.ord) AS ord, min(q.name) AS name
         FROM unnest(p_queues) WITH ORDINALITY AS n (name, ord) LEFT JOIN queues AS q ON q.name = n.name
@@ -1087,8 +1196,9 @@ BEGIN
     v_plain := ARRAY(
         SELECT q.name FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused_until <= p_now AND NOT q.governed
     );
+    SELECT i.idle, least(v_next, i.next), i.more INTO v_idle, v_next, v_more FROM idle_turns(p_now, v_qids) AS i;
     SELECT bool_or((hear_turns(p_now, q.qid)).behind) INTO v_behind
-    FROM (SELECT n FROM unnest(v_qids) AS n WHERE n > 0 ORDER BY n) AS q (qid);
+    FROM (SELECT n.qid FROM unnest(v_qids, v_idle) AS n (qid, idle) WHERE n.qid > 0 AND NOT n.idle ORDER BY n.qid) AS q;
     FOR i IN 1..2 * coalesce(cardinality(v_qids), 0) LOOP
         EXIT WHEN v_left <= 0 OR v_bytes <= 0;
         IF i <= cardinality(v_qids) THEN
@@ -1097,40 +1207,42 @@ BEGIN
             CONTINUE WHEN i - cardinality(v_qids) <> ALL (v_plenty);
             v_share := v_left;
         END IF;
+        CONTINUE WHEN v_idle[(i - 1) % cardinality(v_qids) + 1];
         v_got := 0;
         v_ids := '{}';
         IF v_qids[(i - 1) % cardinality(v_qids) + 1] = 0 THEN
-            FOR c IN
+            FOR a IN
                 SELECT * FROM claim_v1(
                     p_now, p_holder, v_plain, v_share::integer, p_lease_for, p_want, p_lost_below, v_bytes, false
-                ) AS x ORDER BY x.kind, x.priority, x.run_at, x.id
+                ) AS x ORDER BY x.priority, x.run_at, x.id  -- notices come last
             LOOP
-                IF c.kind = 1 THEN
+                IF a.id IS NOT NULL THEN
                     v_got := v_got + 1;
-                    v_ids := v_ids || c.id;
-                    c.ord := v_ord + v_got;
-                    RETURN NEXT c;
-                ELSIF c.kind = 3 THEN
-                    v_passed := greatest(v_passed, c.lost);
-                    v_next := least(v_next, p_now + c.run_at);
+                    v_ids := v_ids || a.id;
+                    a.ord := v_ord + v_got;
+                    RETURN NEXT a;
+                ELSIF a.walked IS NULL THEN
+                    RETURN NEXT a;
                 ELSE
-                    RETURN NEXT c;
+                    v_passed := greatest(v_passed, a.passed_over);
+                    v_next := least(v_next, p_now + a.next_in);
                 END IF;
             END LOOP;
             v_bytes := v_bytes - coalesce((SELECT sum(l.size) FROM leased AS l WHERE l.id = ANY (v_ids)), 0);  -- leased_pkey
         ELSE
-            FOR c IN
-                SELECT * FROM claim_turns(
-                    p_now, v_qids[(i - 1) % cardinality(v_qids) + 1], v_names[(i - 1) % cardinality(v_qids) + 1], NULL, p_holder, v_share,
-                    p_lease_for, p_want, p_lost_below, v_bytes, p_dying, p_suspects, v_ord, NULL
-                )
+            scope.qids := ARRAY[v_qids[(i - 1) % cardinality(v_qids) + 1]];
+            scope.names := ARRAY[v_names[(i - 1) % cardinality(v_qids) + 1]];
+            scope.pause := NULL;
+            FOR a IN
+                SELECT * FROM claim_turns(p_now, scope, p_holder, v_share, p_lease_for, p_want, p_lost_below, v_bytes, v_ord, NULL)
             LOOP
-                IF c.kind = 3 THEN
-                    v_passed := greatest(v_passed, c.lost);
-                    v_bytes := v_bytes - c.timeout;
+                IF a.walked IS NULL THEN
+                    v_got := v_got + (a.id IS NOT NULL)::integer;
+                    RETURN NEXT a;
                 ELSE
-                    v_got := v_got + (c.kind = 1)::integer;
-                    RETURN NEXT c;
+                    v_passed := greatest(v_passed, a.passed_over);
+                    v_bytes := v_bytes - a.bytes;
+                    v_more := v_more OR a.next_in = 0;
                 END IF;
             END LOOP;
         END IF;
@@ -1142,23 +1254,21 @@ BEGIN
     END LOOP;
     IF v_left > 0 THEN
         FOR i IN 1..coalesce(cardinality(v_qids), 0) LOOP
-            IF v_qids[i] > 0 THEN
+            IF v_qids[i] > 0 AND NOT v_idle[i] THEN
                 SELECT least(v_next, next_turn(p_now, x, t)) INTO v_next
                 FROM policies AS x CROSS JOIN turns AS t WHERE x.queue = v_names[i] AND t.qid = v_qids[i];
             END IF;
         END LOOP;
     END IF;
-    RETURN NEXT (
-        3, NULL, NULL, NULL, NULL, NULL, NULL, 0, v_passed, NULL,
-        CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 OR v_behind THEN 0 ELSE v_next - p_now END END,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
-    )::claim_row;
+    RETURN NEXT last_row(
+        0, v_passed, CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 OR v_behind OR v_more THEN 0 ELSE v_next - p_now END END, NULL, NULL, true
+    );
 END $$;
 
--- What has been committed before is as safe as commits are, when this has been. A commit waits for the disk only where something was
--- written, if only a word for nobody.
+-- When this has committed, all earlier commits are on disk. A commit waits for the disk only if it wrote something: a
+-- message for nobody.
 CREATE FUNCTION seal_v1() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    v_told pg_lsn := pg_logical_emit_message(true, 'headrace', '');  -- an expression, for which no executor is started
+    v_told pg_lsn := pg_logical_emit_message(true, 'headrace', '');  -- an expression: starts no executor
 BEGIN
 END $$;

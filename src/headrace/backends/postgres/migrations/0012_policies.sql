@@ -1,5 +1,5 @@
--- How many jobs wait, scheduled and paused ones included: in a queue, or in all. In one statement, as others add up. Added up from counters: what has been counted
--- since they were last added up is as many rows as transactions since, and whoever finds many adds them up.
+-- How many jobs wait (AVAILABLE or PAUSED) in a queue, or in all, and how many deltas are not added up. In one
+-- statement, as others may be adding up. If there are many deltas, the caller adds them up.
 CREATE FUNCTION depth_of(p_qid integer, OUT jobs bigint, OUT deltas bigint) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 BEGIN
@@ -11,28 +11,21 @@ BEGIN
     GROUP BY d.jobs, d.deltas;
 END $$;
 
--- The rows that may be stored, by their numbers, where there is not room for all; NULL, where there is. A row that will not
--- become a job takes up none. Those who do not last go one after the other. ``rooms``: by queue, where there is none, as two
--- bigints: how many may wait, and how many do; in the store, if that is full, and then a byte follows.
-CREATE FUNCTION fitting(
-    p_now bigint, p_qids integer[], p_rows job_row[], p_bound boolean, OUT fit integer[], OUT rooms bytea[]
+-- How many jobs may wait in these queues, and how many more there is room for; NULL where nothing limits them. The same
+-- of the store. Transactions that do not last (see ``p_bound`` of ``insert_v1``) go one after the other.
+CREATE FUNCTION rooms_of(
+    p_qids integer[], p_bound boolean, OUT depths bigint[], OUT rooms bigint[], OUT depth bigint, OUT room bigint
 ) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-#variable_conflict use_column
 DECLARE
-    v_rooms bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(p_qids)]);
-    v_depths bigint[] := v_rooms;
-    v_room bigint;
-    v_depth bigint;
     v_left bigint;
     v_many boolean := false;
     v_full boolean;
-    v_some integer[] := '{}';
-    v_ids uuid[] := '{}';
-    v_keys text[] := '{}';
     r record;
 BEGIN
-    FOR r IN  -- policies_pkey; in the order of their locks, which begins with that of the store
+    rooms := array_fill(NULL::bigint, ARRAY[cardinality(p_qids)]);
+    depths := rooms;
+    FOR r IN  -- policies_pkey; in the order of the locks, the store first
         SELECT 0 AS qid, 0 AS ord, p.depth, 'depth' AS lock FROM policies AS p WHERE p.queue = '' AND p.depth IS NOT NULL
         UNION ALL
         SELECT n.qid, n.ord::integer, p.depth, 'depth ' || (n.qid & 63) FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
@@ -45,16 +38,55 @@ BEGIN
         SELECT r.depth - d.jobs, d.deltas > 1000 INTO v_left, v_full FROM depth_of(nullif(r.qid, 0)) AS d;
         v_many := v_many OR v_full;
         IF r.qid = 0 THEN
-            v_depth := r.depth;
-            v_room := v_left;
+            depth := r.depth;
+            room := v_left;
         ELSE
-            v_depths[r.ord] := r.depth;
-            v_rooms[r.ord] := v_left;
+            depths[r.ord] := r.depth;
+            rooms[r.ord] := v_left;
         END IF;
     END LOOP;
     IF v_many AND NOT p_bound THEN
         PERFORM fold_deltas();
     END IF;
+END $$;
+
+-- Before rows are copied, so many for each of these queues: the clock, the numbers of the queues, and whether the rows
+-- may be copied. They may if they all fit, and no queue is governed.
+CREATE FUNCTION begin_bulk(p_at bigint, p_names text[], p_jobs bigint[], OUT now bigint, OUT qids integer[], OUT fits boolean)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_rooms record;
+BEGIN
+    now := coalesce(p_at, now_us());
+    qids := queue_ids(p_names);
+    fits := true;
+    IF EXISTS (SELECT 1 FROM policies AS p WHERE p.queue = ANY (p_names || ''::text)) THEN  -- policies_pkey
+        v_rooms := rooms_of(qids, false);
+        fits := NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = ANY (qids) AND q.governed) AND (  -- queues_pkey
+            SELECT bool_or(n.jobs > n.room) IS NOT TRUE AND (sum(n.jobs) > v_rooms.room) IS NOT TRUE
+            FROM unnest(p_jobs, v_rooms.rooms) AS n (jobs, room)
+        );
+    END IF;
+END $$;
+
+-- The numbers of the rows that fit; NULL if all do. A row that will not become a job takes no room. ``rooms``, per queue
+-- without room: two bigints, how many may wait and how many do; a byte more if the store is full.
+CREATE FUNCTION fitting(
+    p_now bigint, p_qids integer[], p_rows job_row[], p_bound boolean, OUT fit integer[], OUT rooms bytea[]
+) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_rooms bigint[];
+    v_depths bigint[];
+    v_room bigint;
+    v_depth bigint;
+    v_full boolean;
+    v_some integer[] := '{}';
+    v_ids uuid[] := '{}';
+    v_keys text[] := '{}';
+    r record;
+BEGIN
+    SELECT n.depths, n.rooms, n.depth, n.room INTO v_depths, v_rooms, v_depth, v_room FROM rooms_of(p_qids, p_bound) AS n;
     SELECT bool_or(c.jobs > v_rooms[c.queue]) OR sum(c.jobs) > v_room INTO v_full
     FROM (SELECT n.queue, count(*) AS jobs FROM unnest(p_rows) AS n GROUP BY n.queue) AS c;
     IF v_full IS NOT TRUE THEN
@@ -65,7 +97,12 @@ BEGIN
             n.ordinality::integer AS ord, n.id, n.queue, n.queue || ' ' || n.key AS key,
             EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = n.id) OR EXISTS (  -- jobs_pkey, keys_pkey
                 SELECT 1 FROM keys AS k WHERE k.qid = p_qids[n.queue] AND k.key = n.key
-                    AND (k.held_until IS NULL OR k.held_until > p_now OR (k.failed AND n.hold_failed))
+                    AND (
+                        k.held_until IS NULL AND NOT (
+                            coalesce(n.key_until, 0) = 2 AND EXISTS (SELECT 1 FROM leased AS l WHERE l.id = k.id)
+                        )
+                        OR k.held_until > p_now AND coalesce(n.key_until, 0) = 0 OR k.failed AND n.hold_failed
+                    )
             ) AS known
         FROM unnest(p_rows) WITH ORDINALITY AS n ORDER BY n.ordinality
     LOOP
@@ -90,11 +127,10 @@ BEGIN
     );
 END $$;
 
--- The tenants of a queue take turns from now on, if they did not before. What runs is counted at once, but for what somebody is
--- just ending; the lock on its turns is had.
-CREATE FUNCTION govern(p_now bigint, p_queue text) RETURNS integer LANGUAGE plpgsql VOLATILE
+-- Make a queue governed, if it is not, and lock its turns. Running jobs are counted at once, except those that somebody
+-- is ending.
+CREATE FUNCTION govern(p_queue text) RETURNS integer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-#variable_conflict use_column
 DECLARE
     v_qid integer := (queue_ids(ARRAY[p_queue]))[1];
 BEGIN
@@ -119,7 +155,7 @@ BEGIN
     RETURN v_qid;
 END $$;
 
--- What has happened so far is heard, and then the tenant wakes, as its rules have changed; the lock on the turns is had.
+-- Read ``news``, then wake a tenant, because its rules have changed. The turns are locked.
 CREATE FUNCTION wake_tenant(p_now bigint, p_qid integer, p_tid bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 BEGIN
@@ -128,8 +164,8 @@ BEGIN
     UPDATE turns AS t SET low_wake = least(t.low_wake, p_now) WHERE t.qid = p_qid;
 END $$;
 
--- The same for all: the first of them at once, the others with the claims that follow. ``p_rates``: as the rate of tenants has
--- changed, their burst is saved up.
+-- The same for all tenants: the first at once, the others with the claims that follow. ``p_rates``: the rate of tenants
+-- has changed, so their burst is saved up.
 CREATE FUNCTION wake_all(p_now bigint, p_qid integer, p_rates boolean) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 DECLARE
@@ -141,11 +177,11 @@ BEGIN
     PERFORM stir(turn);
 END $$;
 
--- Replace the policy of a queue, if its version is the expected one; whether it was.
+-- Replace the policy of a queue if its version is the expected one. Returns whether it was.
 CREATE FUNCTION save_policy_v1(
     p_at bigint, p_queue text, p_expect bigint, p_running bigint, p_every bigint, p_burst bigint, p_tenant_running bigint,
     p_tenant_every bigint, p_tenant_burst bigint, p_tasks text[], p_task_everys bigint[], p_task_bursts bigint[],
-    p_holders bigint, p_chunk bigint, p_ageing bigint, p_group_running bigint, p_depth bigint, p_governs boolean
+    p_tenant_workers bigint, p_tenant_batch bigint, p_ageing bigint, p_group_running bigint, p_depth bigint, p_governs boolean
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
@@ -157,26 +193,26 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO policies AS p (
-        queue, version, running, every, burst, tenant_running, tenant_every, tenant_burst, holders, chunk, ageing, group_running,
+        queue, version, running, every, burst, tenant_running, tenant_every, tenant_burst, tenant_workers, tenant_batch, ageing, group_running,
         depth
     ) VALUES (
-        p_queue, p_expect + 1, p_running, p_every, p_burst, p_tenant_running, p_tenant_every, p_tenant_burst, p_holders, p_chunk,
+        p_queue, p_expect + 1, p_running, p_every, p_burst, p_tenant_running, p_tenant_every, p_tenant_burst, p_tenant_workers, p_tenant_batch,
         p_ageing, p_group_running, p_depth
     ) ON CONFLICT (queue) DO UPDATE SET
         version = excluded.version, running = excluded.running, every = excluded.every, burst = excluded.burst,
         tenant_running = excluded.tenant_running, tenant_every = excluded.tenant_every, tenant_burst = excluded.tenant_burst,
-        holders = excluded.holders, chunk = excluded.chunk, ageing = excluded.ageing, group_running = excluded.group_running,
+        tenant_workers = excluded.tenant_workers, tenant_batch = excluded.tenant_batch, ageing = excluded.ageing, group_running = excluded.group_running,
         depth = excluded.depth
     WHERE p.version = p_expect;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
     v_qid := qid_of(p_queue);
-    IF coalesce(old.group_running, 1) <> p_group_running THEN  -- before its turns, as everybody does
+    IF coalesce(old.group_running, 1) <> p_group_running THEN  -- before the turns, as everybody does
         PERFORM lock_all_groups();
     END IF;
     IF p_governs OR EXISTS (SELECT 1 FROM turns AS t WHERE t.qid = v_qid) THEN
-        v_qid := govern(v_now, p_queue);
+        v_qid := govern(p_queue);
         PERFORM wake_all(v_now, v_qid, (old.tenant_every, old.tenant_burst) IS DISTINCT FROM (p_tenant_every, p_tenant_burst));
         PERFORM change_rates(v_qid, old, p_every, p_burst, p_tasks, p_task_everys, p_task_bursts);
         PERFORM forget_rules(v_now, v_qid);
@@ -188,7 +224,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Rates of a queue and of its tasks that are new or have changed begin with their burst saved up.
+-- New and changed rates of a queue and of its tasks start with their full burst.
 CREATE FUNCTION change_rates(
     p_qid integer, old policies, p_every bigint, p_burst bigint, p_tasks text[], p_task_everys bigint[], p_task_bursts bigint[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
@@ -205,7 +241,7 @@ BEGIN
     END;
 END $$;
 
--- Rules that say nothing go.
+-- Remove rules that say nothing.
 CREATE FUNCTION forget_rules(p_now bigint, p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     DELETE FROM task_rules AS k WHERE k.qid = p_qid AND k.every IS NULL AND k.paused_until <= p_now;
@@ -213,15 +249,15 @@ BEGIN
     WHERE u.qid = p_qid AND u.every IS NULL AND u.running IS NULL AND u.paused_until <= p_now;
 END $$;
 
--- Up to where sweeps have looked, by number. One sweeps at a time.
+-- Up to which tenant and lane sweeps have looked. One sweeps at a time.
 CREATE TABLE swept (
     tid bigint NOT NULL DEFAULT -1,
     lane bigint NOT NULL DEFAULT -1,
     sole boolean NOT NULL DEFAULT true CONSTRAINT swept_pkey PRIMARY KEY CHECK (sole)
 );
 
--- Look at the next so many tenants and lanes: tenants without jobs whose rate is saved up go, and so do empty lanes; and, each
--- time that this begins anew, pauses that are over. A queue that somebody has in hand is for another time.
+-- Remove idle tenants and empty lanes among the next ones; and, each time this starts over, pauses that have ended.
+-- Queues whose turns are locked are left for another time.
 CREATE FUNCTION sweep_tenants_v1(
     p_at bigint, p_limit integer, p_dry boolean, OUT removed bigint, OUT bytes bigint, OUT kept bigint, OUT more boolean
 ) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off
@@ -239,7 +275,7 @@ BEGIN
     kept := 0;
     more := false;
     IF NOT p_dry AND NOT EXISTS (SELECT 1 FROM relay AS r WHERE r.until > now_us()) THEN
-        DELETE FROM bells;  -- which nobody has heard
+        DELETE FROM bells;  -- nobody listens
     END IF;
     INSERT INTO swept DEFAULT VALUES ON CONFLICT DO NOTHING;
     SELECT s.* INTO v_from FROM swept AS s FOR UPDATE SKIP LOCKED;
@@ -279,12 +315,12 @@ BEGIN
     END IF;
 END $$;
 
--- What one tenant may do in one queue; nothing, with neither bound.
+-- Replace the limit of a tenant in a queue. Without bounds, it is removed.
 CREATE FUNCTION limit_tenant_v1(p_at bigint, p_queue text, p_tenant text, p_running bigint, p_every bigint, p_burst bigint)
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
-    v_qid integer := govern(v_now, p_queue);
+    v_qid integer := govern(p_queue);
     v_tid bigint := tid_of(v_qid, p_tenant);
     v_changed boolean;
 BEGIN
@@ -299,8 +335,8 @@ BEGIN
     PERFORM forget_rules(v_now, v_qid);
 END $$;
 
--- Pause a queue, or one tenant or task in it, until then; or resume, with 0.
-CREATE FUNCTION configure_v1(p_at bigint, p_queue text, p_tenant text, p_task text, p_paused boolean, p_lasts bigint)
+-- Pause a queue, or a tenant or task in it, or resume it.
+CREATE FUNCTION pause_v1(p_at bigint, p_queue text, p_tenant text, p_task text, p_paused boolean, p_lasts bigint)
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
@@ -312,7 +348,7 @@ BEGIN
         UPDATE queues AS q SET paused_until = v_until WHERE q.qid = v_qid;
         RETURN;
     END IF;
-    v_qid := govern(v_now, p_queue);
+    v_qid := govern(p_queue);
     IF p_tenant IS NOT NULL THEN
         PERFORM wake_tenant(v_now, v_qid, tid_of(v_qid, p_tenant));
         INSERT INTO tenant_rules AS u (tid, qid, tenant, paused_until)
@@ -326,11 +362,11 @@ BEGIN
     PERFORM forget_rules(v_now, v_qid);
 END $$;
 
--- The policies of these queues, or of all, by name, with what they hold back.
+-- The policies of these queues, or of all, by name, and what they hold back.
 CREATE FUNCTION policies_v1(p_at bigint, p_queues text[])
 RETURNS TABLE (
     queue text, version bigint, running bigint, every bigint, burst bigint, tenant_running bigint, tenant_every bigint,
-    tenant_burst bigint, holders bigint, chunk bigint, ageing bigint, group_running bigint, depth bigint, governed boolean,
+    tenant_burst bigint, tenant_workers bigint, tenant_batch bigint, ageing bigint, group_running bigint, depth bigint, governed boolean,
     opens_at bigint, tasks text[], task_everys bigint[], task_bursts bigint[], task_opens bigint[], task_pauses bigint[]
 ) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -339,7 +375,7 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT
-        p.queue, p.version, p.running, p.every, p.burst, p.tenant_running, p.tenant_every, p.tenant_burst, p.holders, p.chunk,
+        p.queue, p.version, p.running, p.every, p.burst, p.tenant_running, p.tenant_every, p.tenant_burst, p.tenant_workers, p.tenant_batch,
         p.ageing, p.group_running, p.depth, t.qid IS NOT NULL,
         CASE WHEN allowed(p.every, p.burst, t.full_at, v_now) = 0 THEN t.full_at - (p.burst - 1) * p.every END,
         k.tasks, k.everys, k.bursts, k.opens, k.pauses
@@ -355,7 +391,7 @@ BEGIN
     ORDER BY p.queue COLLATE "C";
 END $$;
 
--- The tenants of a governed queue, by name. What nobody has heard yet is counted in, and left for those who hear it.
+-- The tenants of a governed queue, by name. Unread ``news`` is counted in, and left for claims to read.
 CREATE FUNCTION tenants_v1(p_at bigint, p_queue text, p_names text[], p_after text, p_limit integer)
 RETURNS TABLE (
     tenant text, waiting bigint, running bigint, own boolean, most bigint, every bigint, burst bigint, paused_until bigint,
@@ -373,7 +409,7 @@ BEGIN
     END IF;
     SELECT p.* INTO rule FROM policies AS p WHERE p.queue = p_queue;
     RETURN QUERY
-    WITH told AS MATERIALIZED (  -- news_qid; ready_line, ready_later, jobs_pkey: and what lies where it was before the queue was governed
+    WITH told AS MATERIALIZED (  -- news_qid; for jobs that are not in lanes yet: ready_line, ready_later, jobs_pkey
         SELECT x.tid, max(x.tenant) AS tenant, coalesce(sum(x.jobs) FILTER (WHERE x.kind = 1), 0) AS came,
             coalesce(sum(x.jobs) FILTER (WHERE x.kind = 2), 0) AS stopped, coalesce(sum(x.jobs) FILTER (WHERE x.kind = 3), 0) AS went
         FROM (
@@ -418,7 +454,7 @@ BEGIN
     ORDER BY n.name COLLATE "C";
 END $$;
 
--- The jobs of a group that have a turn, and how many wait for one. What somebody has left to be looked at is looked at first.
+-- The called jobs of a group, and how many wait. What was left to be looked at is looked at first.
 CREATE FUNCTION group_v1(p_queue text, p_group text, p_cap integer, OUT called uuid[], OUT waiting bigint)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE

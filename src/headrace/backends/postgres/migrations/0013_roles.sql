@@ -1,24 +1,40 @@
--- Who may do what. Nobody has a right on a table: what a role may do is which functions it may call, and these act with the
--- rights of their owner. A step that adds a function or a view writes it here, and ends with ``SELECT seal()``.
+-- Who may do what. No role has rights on tables: a role may call certain functions, which act with the rights of their
+-- owner. Who may enqueue may also save schedules, which enqueue later, and plan them. A new function or view for clients
+-- is added here, and its migration ends with ``SELECT seal()``.
 CREATE VIEW rights (part, name) AS
 WITH own (part, names) AS (
     VALUES
-        ('producer', ARRAY['insert_v1', 'enqueue_v1', 'ask_v1', 'fetch_v1', 'migrations']),
+        ('producer', ARRAY[
+            'insert_v1', 'insert_one_v1', 'enqueue_v1', 'ask_v1', 'fetch_v1', 'migrations', 'save_v1', 'find_v1', 'due_v1',
+            'plan_v1', 'history_v1', 'documents_v1', 'usage_v1', 'sheets_v1', 'walk_sheets_v1', 'write_sheets_v1', 'tally_sheets_v1',
+            'positions_v1', 'advance_v1', 'read_parts_v1'
+        ]),
         ('worker', ARRAY[
-            'claim_v1', 'turn_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1',
-            'set_aside_v1', 'ranks_v1', 'seal_v1', 'relay_v1'
+            'claim_v1', 'complete_and_claim_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1',
+            'set_aside_v1', 'ranks_v1', 'note_v1', 'seal_v1', 'relay_v1', 'find_documents_v1', 'due_sheets_v1',
+            'send_parts_v1', 'raise_floor_v1',
+            'take_over_v1', 'complete_given_v1', 'finish_given_v1', 'open_queue_v1', 'shut_queue_v1', 'candidates_v1', 'feed_v1'
         ]),
         ('janitor', ARRAY[
-            'sweep_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'holders_v1', 'make_day_v1',
-            'drop_day_v1', 'settle_day_v1', 'forget_queues_v1', 'alter_v1', 'configure_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1'
+            'sweep_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'lockers_v1',
+            'make_day_v1', 'drop_day_v1', 'settle_day_v1', 'forget_queues_v1', 'alter_v1', 'pause_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1', 'sweep_ticks_v1',
+            'referring_v1', 'swap_cells_v1', 'sweep_named_v1', 'ends_v1', 'ending_v1', 'put_document_v1', 'write_journal_v1', 'reserve_v1',
+            'open_leg_v1', 'close_leg_v1', 'depart_v1', 'parcels_v1', 'arrive_v1', 'confirm_v1',
+            'ledger_v1', 'held_keys_v1', 'hold_keys_v1', 'add_ticks_v1', 'settling_v1'
         ]),
         ('reader', ARRAY[
             'fetch_v1', 'matching_v1', 'stats_v1', 'places_v1', 'workers_v1', 'jobs_v1', 'queues_v1', 'failure_text',
-            'own_tenants', 'migrations', 'policies_v1', 'tenants_v1', 'group_v1'
+            'own_tenants', 'migrations', 'policies_v1', 'tenants_v1', 'group_v1', 'find_v1', 'due_v1', 'history_v1', 'documents_v1',
+            'find_documents_v1', 'usage_v1', 'sheets_v1', 'walk_sheets_v1', 'tally_sheets_v1', 'read_journal_v1',
+            'read_parts_v1'
         ]),
-        ('confined producer', ARRAY['own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1', 'migrations']),
+        ('confined producer', ARRAY[
+            'own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1', 'migrations', 'own_save_v1', 'own_find_v1', 'own_due_v1',
+            'own_plan_v1', 'own_history_v1'
+        ]),
         ('confined reader', ARRAY[
-            'own_fetch_v1', 'own_matching_v1', 'jobs_v1', 'failure_text', 'own_tenants', 'migrations'
+            'own_fetch_v1', 'own_matching_v1', 'jobs_v1', 'failure_text', 'own_tenants', 'migrations', 'own_find_v1',
+            'own_due_v1', 'own_history_v1'
         ])
 )
 SELECT p.part, n.name
@@ -28,22 +44,22 @@ FROM (
     UNION ALL SELECT 'janitor', o.names FROM own AS o WHERE o.part = 'reader'
 ) AS p CROSS JOIN unnest(p.names) AS n (name);
 
--- Which parts a role plays, confined or not, so that it also gets what later steps add to them.
+-- Which parts a role has, confined or not, so that it also gets what later migrations add to them.
 CREATE TABLE granted (
     role regrole NOT NULL,
     part text NOT NULL,
     CONSTRAINT granted_pkey PRIMARY KEY (role, part)
 );
 
--- The tenants of the roles that are confined.
+-- The tenants of confined roles.
 CREATE TABLE tenant_roles (
     role regrole NOT NULL,
     tenant text NOT NULL,
     CONSTRAINT tenant_roles_pkey PRIMARY KEY (role, tenant)
 );
 
--- The tenants whose jobs the caller may see; NULL for all of them. What tells the two apart is the right itself: who may
--- call ``fetch_v1`` sees everything, and whoever may not and has no tenants sees nothing.
+-- The tenants whose jobs the caller may see; NULL: all. A role that may call ``fetch_v1`` sees everything; one that may
+-- not, and has no tenants, sees nothing.
 CREATE FUNCTION own_tenants() RETURNS text[] LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 DECLARE
     v_all CONSTANT regproc := 'fetch_v1';
@@ -60,8 +76,9 @@ BEGIN
         HINT = 'headrace migrate grant producer ROLE --tenant NAME, once for each tenant that it is to have';
 END $$;
 
--- The rows of a confined role, checked: they are of its tenants, within ten years, as clients say, and for the queues that it
--- names. Their keys become those of their tenants alone: it can neither take nor probe those of others.
+-- Check the rows of a confined role: they must be for its tenants, within ten years (as clients check), and use the
+-- queues that it names. Their keys get the prefix of their tenants, so that it can neither take nor probe those of
+-- others.
 CREATE FUNCTION own_rows(p_mine text[], p_names text[], p_rows job_row[]) RETURNS job_row[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -90,41 +107,40 @@ BEGIN
     RETURN v_rows;
 END $$;
 
--- A key or the name of a schedule, as a role sees it that is confined to these tenants.
+-- A key, or the name of a schedule, as a confined role sees it.
 CREATE FUNCTION unscoped(p_mine text[], p_name text) RETURNS text LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT coalesce((
         SELECT substr(p_name, length(key_scope(t)) + 1) FROM unnest(p_mine) AS t WHERE starts_with(p_name, key_scope(t))
     ), p_name)
 $$;
 
--- ``insert_v1`` for a role that is confined. It may not be more than fit, nor does it say when groups are called: its transaction may last
--- for as long as it likes, so nothing is locked that others wait for.
+-- ``insert_v1`` for a confined role. It cannot exceed the depth, nor say when groups are called. Its transaction may
+-- last as long as it likes, so nothing is locked that others wait for.
 CREATE FUNCTION own_insert_v1(
     p_at bigint, p_names text[], p_rows job_row[], p_gated boolean DEFAULT false, p_bound boolean DEFAULT false,
     p_calls boolean DEFAULT true, p_new boolean DEFAULT false
-) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea, room bytea)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+) RETURNS SETOF inserted_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_mine CONSTANT text[] := own_tenants();
+    i inserted_row;
 BEGIN
-    FOR ord, status, id, state, attempt, result, room IN
+    FOR i IN
         SELECT * FROM insert_v1(NULL, p_names, own_rows(v_mine, p_names, p_rows), true, true, p_new => p_new)
     LOOP
-        PERFORM check_own(id, v_mine);
-        room := NULL;  -- how many wait is not for it to know
-        RETURN NEXT;
+        PERFORM check_own(i.id, v_mine);
+        i.room := NULL;  -- it must not learn how many wait
+        RETURN NEXT i;
     END LOOP;
 END $$;
 
--- An answer about somebody else's job is none.
+-- Refuse an answer about a job of another tenant.
 CREATE FUNCTION check_own(p_id uuid, p_tenants text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM refuse_tenant(format('role "%s" is confined to other tenants than the one that has this id', caller()))
     FROM jobs AS j WHERE j.id = p_id AND (j.tenant = ANY (p_tenants)) IS NOT TRUE;
 END $$;
 
--- A name that people write into triggers, so it is one for all.
+-- People write this name into triggers, so confined roles call it too.
 CREATE FUNCTION enqueue_v1(p_jobs jsonb, p_strict boolean DEFAULT true)
 RETURNS TABLE (ord integer, id uuid, status text, state text, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
@@ -137,7 +153,7 @@ BEGIN
         RETURN QUERY SELECT * FROM enqueue_jobs(p_jobs, p_strict, false);
         RETURN;
     END IF;
-    -- What is no job, and what is no name, is left for ``enqueue_jobs`` to refuse.
+    -- ``enqueue_jobs`` refuses what is no job or no name.
     SELECT t INTO v_other
     FROM jsonb_array_elements(CASE jsonb_typeof(p_jobs) WHEN 'array' THEN p_jobs ELSE jsonb_build_array(p_jobs) END) AS j
     CROSS JOIN LATERAL coalesce(j ->> 'tenant', '') AS t
@@ -167,13 +183,16 @@ run_at                   instead of delay: a timestamp as text, with its time zo
 max_attempts             whole number
 headers                  object of texts
 on_failed                ''run'' or ''return''
+unique                   ''until done'' or ''while pending'': until when another job with this key counts
+on_duplicate             ''keep'', ''replace'', ''replace arguments'' or ''replace time'' of a job that waits under this key
 cells                    object: parameters, vm_state, metadata, blob, headers as clients write them, in base64
 
 status is new, same (its id is stored already), duplicate (its key is taken) or done (the job that has its key is
 complete, and its result is held). id, state, attempt and result are those of the stored job. Where one does not fit into the
 depth of its queue, the error LL002 is raised; or, with false as the second argument, its status is full.';
 
--- The jobs that a confined role means by keys: its tenants' own, and those that somebody else has given to jobs of theirs.
+-- The jobs that a confined role means by keys: first keys with its tenants' prefix, then those that others gave to
+-- their jobs.
 CREATE FUNCTION own_named(p_mine text[], p_queues text[], p_keys text[]) RETURNS TABLE (ord bigint, place bigint, id uuid)
 LANGUAGE sql STABLE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -187,7 +206,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
     ORDER BY n.ord, s.place
 $$;
 
--- ``fetch_v1`` for a role that is confined. Of several jobs that have one key, the first.
+-- ``fetch_v1`` for a confined role. If several jobs have one key, the first.
 CREATE FUNCTION own_fetch_v1(
     p_at bigint, p_ids uuid[], p_queues text[], p_keys text[], p_want smallint, p_error boolean, p_result boolean
 ) RETURNS SETOF record_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
@@ -208,8 +227,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- ``matching_v1`` for a role that is confined. Tenants are asked for one by one: a bound on the number of jobs must hold
--- for those that it may see.
+-- ``matching_v1`` for a confined role. Tenants are queried one by one, so that a limit counts only jobs that it may
+-- see.
 CREATE FUNCTION own_matching_v1(
     p_at bigint, p_named boolean, p_ids uuid[], p_key_queues text[], p_keys text[], p_queue text, p_tenant text, p_task text,
     p_states smallint[], p_older_than bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean,
@@ -237,18 +256,19 @@ BEGIN
     ORDER BY CASE WHEN p_newest THEN m.id END DESC, m.id LIMIT p_limit;
 END $$;
 
--- What a producer may change: 1 cancel and 7 watch, of jobs that it names, or of its tenants if it is confined. The rest of
--- ``alter_v1`` is for janitors.
+-- What a producer may change: 1 cancel and 7 watch, for jobs that it names, or of its tenants if it is confined. Only
+-- janitors may call ``alter_v1``.
 CREATE FUNCTION ask_v1(
     p_at bigint, p_named boolean, p_ids uuid[], p_key_queues text[], p_keys text[], p_queue text, p_tenant text, p_task text,
     p_states smallint[], p_older_than bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean,
     p_unasked boolean, p_kind integer, p_text text, p_reason text DEFAULT NULL
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_all CONSTANT regproc := 'alter_v1';
     v_mine CONSTANT text[] := own_tenants();
     v_ids uuid[];
-    r claim_row;
+    a answer;
+    v_altered altered_row;
 BEGIN
     IF (p_kind IN (1, 7)) IS NOT TRUE THEN
         RAISE EXCEPTION 'expected change 1 or 7, got %', p_kind USING ERRCODE = 'invalid_parameter_value';
@@ -271,17 +291,22 @@ BEGIN
             p_limit, p_newest, p_unasked, p_reason
         ) AS m);
     END IF;
-    FOR r IN
+    FOR a IN
         SELECT * FROM alter_v1(
             p_at, v_ids, p_kind, p_text, NULL, ARRAY[0, 1, 2]::smallint[], NOT p_named, p_queue, p_states, v_mine IS NOT NULL
         )
     LOOP
-        r.key := unscoped(v_mine, r.key);
-        RETURN NEXT r;
+        v_altered := (a.notice).altered;
+        IF v_altered IS NULL THEN
+            RETURN NEXT a;
+        ELSE
+            v_altered.key := unscoped(v_mine, v_altered.key);
+            RETURN NEXT altered(v_altered);
+        END IF;
     END LOOP;
 END $$;
 
--- A role has, of all that is in ``rights``, exactly what belongs to the parts that it plays.
+-- Give a role exactly the rights of its parts.
 CREATE FUNCTION apply_rights(p_role regrole) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_schema CONSTANT regnamespace := quote_ident(current_schema());
@@ -306,8 +331,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- What is in ``rights`` acts with the rights of the owner, looks for names where nobody else can put any (temporary tables
--- come last), and is not for everybody.
+-- Make the functions in ``rights`` SECURITY DEFINER, with a search path in which nobody else can put anything
+-- (temporary tables come last), and revoke them from PUBLIC.
 CREATE FUNCTION seal() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_schema CONSTANT regnamespace := quote_ident(current_schema());
@@ -326,7 +351,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- The role of this name, which is neither everybody nor the owner.
+-- Check a role that gets rights: it must exist, and not be the owner.
 CREATE FUNCTION known_role(p_name text) RETURNS regrole LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 DECLARE
     v_role CONSTANT oid := (SELECT r.oid FROM pg_roles AS r WHERE r.rolname = p_name);
@@ -349,7 +374,7 @@ BEGIN
     RETURN v_role;
 END $$;
 
--- A role that is confined has no other way to the jobs of others, by itself or as a member of another role.
+-- Check that confined roles cannot reach the jobs of others, by themselves or through another role.
 CREATE FUNCTION check_confined() RETURNS void LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 DECLARE
     r record;
@@ -402,7 +427,7 @@ BEGIN
     PERFORM apply_rights(v_to);
 END $$;
 
--- Confine a role to the jobs of these tenants, instead of those that it was confined to; NULL lets it out.
+-- Confine a role to these tenants; NULL lifts it.
 CREATE FUNCTION confine_v1(p_to text, p_tenants text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_to CONSTANT regrole := known_role(p_to);
@@ -410,7 +435,7 @@ BEGIN
     IF cardinality(p_tenants) = 0 OR array_position(p_tenants, NULL) IS NOT NULL THEN
         RAISE EXCEPTION 'expected names of tenants, or NULL for all of them' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- Their keys are longer by that, and have to fit into an index.
+    -- Keys get longer by that, and must fit into an index.
     PERFORM refuse(format('tenant: expected at most 1024 bytes in UTF-8, a / or %% counted as three, got %s', octet_length(key_scope(t))))
     FROM unnest(p_tenants) AS t WHERE octet_length(key_scope(t)) > 1025;
     LOCK TABLE granted IN SHARE ROW EXCLUSIVE MODE;

@@ -1,6 +1,6 @@
--- The store as people ask for it. What these views are called, and what their columns mean, stays.
+-- The store for people. The names of these views, and the meaning of their columns, are public.
 
--- A text in MessagePack, and where the next value begins. Numbers are passed over.
+-- A text in MessagePack, and where the next value begins. NULL for numbers.
 CREATE FUNCTION packed_value(p_body bytea, p_at integer, OUT value text, OUT after integer)
 LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -32,7 +32,7 @@ BEGIN
     END IF;
 END $$;
 
--- The last failure that a stored error tells of, as workers write it: a list of maps in MessagePack. NULL for anything else.
+-- The last failure in a stored error, as workers write it: a list of maps in MessagePack. NULL for anything else.
 CREATE FUNCTION failure_text(p_error bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT SET search_path FROM CURRENT AS $$
 DECLARE
     v_at integer := 1;
@@ -58,16 +58,15 @@ EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END $$;
 
--- An instant as people read it. One that no calendar has is told as the first or last day that there is, so that it does not keep
--- others from being read.
+-- An instant for people. One outside the calendar becomes the first or last day, so that the view stays readable.
 CREATE FUNCTION moment(p_at bigint) RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT 'epoch'::timestamptz + CASE
         WHEN p_at > 253402128000000000 THEN 253402128000000000 WHEN p_at < -62135510400000000 THEN -62135510400000000 ELSE p_at
     END * interval '1 microsecond'
 $$;
 
--- Every job once: at any instant it lies in exactly one place. A condition on ``state`` leaves the other places alone, and
--- looks at those that have ended by ``ended_age``. The holder of a lease is a secret, and is not shown.
+-- Every job, once. A condition on ``state`` reads only the tables that can match, and ended jobs by ``ended_age``. The
+-- holder of a lease is a secret, and not shown.
 CREATE VIEW jobs_v1 WITH (security_barrier) AS
 SELECT
     p.id, coalesce(q.name, (SELECT n.name FROM named AS n WHERE n.qid = p.qid LIMIT 1)) AS queue, j.task, p.state, j.tenant,
@@ -112,16 +111,9 @@ WHERE (SELECT own_tenants()) IS NULL OR j.tenant = ANY ((SELECT own_tenants())::
 CREATE VIEW queues_v1 AS
 SELECT
     q.name, q.paused_until > extract(epoch FROM clock_timestamp()) * 1000000 AS paused,
-    coalesce(sum(c.jobs) FILTER (WHERE c.state = 0), 0)::bigint AS available,
-    coalesce(sum(c.jobs) FILTER (WHERE c.state = 1), 0)::bigint AS running,
-    coalesce(sum(c.jobs) FILTER (WHERE c.state = 2), 0)::bigint AS jobs_paused,
-    coalesce(sum(c.jobs) FILTER (WHERE c.state = 3), 0)::bigint AS completed,
-    coalesce(sum(c.jobs) FILTER (WHERE c.state = 4), 0)::bigint AS cancelled,
-    coalesce(sum(c.jobs) FILTER (WHERE c.state = 5), 0)::bigint AS failed
-FROM all_queues AS q LEFT JOIN (
-    SELECT t.qid, t.state, t.jobs FROM totals AS t UNION ALL SELECT d.qid, d.state, d.jobs FROM deltas AS d
-) AS c ON c.qid = q.qid
-GROUP BY q.qid, q.name, q.paused_until;
+    coalesce(c.available, 0) AS available, coalesce(c.running, 0) AS running, coalesce(c.jobs_paused, 0) AS jobs_paused,
+    coalesce(c.completed, 0) AS completed, coalesce(c.cancelled, 0) AS cancelled, coalesce(c.failed, 0) AS failed
+FROM all_queues AS q LEFT JOIN queue_counts AS c ON c.qid = q.qid;
 
 COMMENT ON VIEW jobs_v1 IS 'Every job that is kept, once, with its state and the last error that it met.';
 COMMENT ON VIEW queues_v1 IS 'Every queue with the number of its jobs in each state.';

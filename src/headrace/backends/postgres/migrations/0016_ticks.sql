@@ -1,5 +1,5 @@
--- What became of the slots of schedules. ``outcome``: 0 fired, 1 skipped, 2 missed. Each is written once more when its job
--- has ended. They are counted as jobs are: as state 6 of queue 0, which there is not.
+-- The ledger of ticks. ``outcome``: 0 fired, 1 skipped, 2 missed. Each row is updated once, when its job has ended.
+-- They are counted like jobs, as state 6 of queue 0, which does not exist.
 CREATE TABLE ticks (
     slot bigint NOT NULL,
     run_at bigint NOT NULL,
@@ -15,14 +15,14 @@ CREATE TABLE ticks (
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX ticks_age ON ticks (planned_at);
 
--- Whether a job lives: in one look, as it may move meanwhile.
+-- Whether a job is live. In one statement, as it may change its state meanwhile.
 CREATE FUNCTION lives(p_id uuid) RETURNS boolean LANGUAGE sql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT EXISTS (SELECT 1 FROM ready AS y WHERE y.id = p_id) OR EXISTS (SELECT 1 FROM leased AS l WHERE l.id = p_id)
         OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = p_id)
 $$;
 
--- Lock the place of a job that waits; false if somebody has it in hand, and none if it does not wait.
+-- Lock a job that waits. False: somebody else has locked it. NULL: it does not wait.
 CREATE FUNCTION try_waiting(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
@@ -38,17 +38,8 @@ BEGIN
     END;
 END $$;
 
--- A row of kind 8: a plan, by its number in ``epoch``, was not carried out; or of kind 9: a tick did not come to what it was
--- planned for, but to the outcome in ``attempt``, or to nothing, as its slot has fired.
-CREATE FUNCTION unplanned(p_kind integer, p_ord integer, p_outcome integer) RETURNS claim_row
-LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
-    SELECT (
-        p_kind, NULL, NULL, NULL, NULL, NULL, p_ord, p_outcome, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL
-    )::claim_row
-$$;
-
--- Lock the schedules of several plans, and what may be cancelled, in the order in which everybody does that. Part of ``plan_v1``.
+-- Lock the schedules of several plans, and jobs that may be cancelled, in the order that all transactions use. Part of
+-- ``plan_v1``.
 CREATE FUNCTION lock_plans(p_names text[], p_versions bigint[], p_ticks integer[], t_overlaps smallint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -60,7 +51,6 @@ BEGIN
     PERFORM 1 FROM (SELECT DISTINCT n FROM unnest(p_names) AS n) AS n (name)  -- agenda_pkey
     JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a SKIP LOCKED;
     IF 2 = ANY (t_overlaps) THEN
-        -- What may be cancelled is locked in the order in which everybody does that.
         FOR i IN 1..cardinality(p_names) LOOP
             IF 2 = ANY (t_overlaps[v_tick + 1:v_tick + p_ticks[i]]) THEN
                 v_cancelling := v_cancelling || p_names[i];
@@ -74,17 +64,16 @@ BEGIN
     END IF;
 END $$;
 
--- Carry out plans, in order. ``p_ticks`` says how many ticks each has; ``t_fires``, which of all ticks have a job, and these
--- are ``p_rows``, for ``p_queues``; ``t_overlaps``: 0 allow, 1 skip, 2 cancel. Groups are left to be looked at, as
--- this goes step by step. Answers rows of kind 4, 7, 8 and 9.
+-- Carry out plans, in order. ``p_ticks``: how many ticks each has. ``t_fires``: which of all ticks have a job; these
+-- are ``p_rows``, of the queues ``p_queues``. ``t_overlaps``: 0 allow, 1 skip, 2 cancel. Groups are left to be looked
+-- at.
 CREATE FUNCTION plan_v1(
     p_at bigint, p_names text[], p_uids uuid[], p_versions bigint[], p_slots bigint[], p_look_ats bigint[], p_ticks integer[],
     t_slots bigint[], t_run_ats bigint[], t_counts integer[], t_overlaps smallint[], t_fires boolean[],
     p_queues text[], p_rows job_row[]
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
-AS $$
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
     v_tick integer := 0;  -- the last one dealt with, of all
@@ -115,7 +104,7 @@ BEGIN
     FOR i IN 1..cardinality(p_names) LOOP
         IF p_versions[i] IS NULL THEN  -- agenda_pkey
             SELECT a.* INTO s FROM agenda AS a WHERE a.name = p_names[i] AND a.uid = p_uids[i] FOR UPDATE;
-        ELSE  -- who has it in hand is about to change it; and nobody keeps a planner from the schedules of others
+        ELSE  -- who has locked it is about to change it, and must not hold up a planner
             SELECT a.* INTO s FROM agenda AS a
             WHERE a.name = p_names[i] AND a.uid = p_uids[i] AND a.version = p_versions[i] FOR UPDATE SKIP LOCKED;
         END IF;
@@ -125,7 +114,7 @@ BEGIN
         END IF;
         v_fired := 0;
         IF NOT v_known THEN
-            RETURN NEXT unplanned(8, i, NULL);
+            RETURN NEXT unplanned(i, NULL, NULL);
         END IF;
         FOR t IN v_tick + 1..v_tick + p_ticks[i] LOOP
             v_row := v_row + t_fires[t]::integer;
@@ -149,17 +138,17 @@ BEGIN
             WHERE k.outcome <> 0
             RETURNING k.xmax = 0 INTO v_new;  -- the row is new, and does not take the place of another
             IF NOT FOUND THEN
-                RETURN NEXT unplanned(9, t, NULL);
+                RETURN NEXT unplanned(NULL, t, NULL);
                 CONTINUE;
             END IF;
             v_count := v_count + v_new::integer;
             IF v_skips THEN
-                RETURN NEXT unplanned(9, t, 1);
+                RETURN NEXT unplanned(NULL, t, 1);
             ELSIF t_fires[t] THEN
                 IF v_alive THEN
                     RETURN QUERY SELECT x.* FROM alter_v1(
                         v_now, ARRAY[s.last_job], 1, 'superseded', NULL, ARRAY[0, 1, 2]::smallint[], true, NULL, NULL, true
-                    ) AS x WHERE x.kind <> 6;
+                    ) AS x WHERE (x.notice).altered IS NULL;
                 END IF;
                 v_fired := v_fired + 1;
                 v_some := v_some || v_row;
@@ -190,12 +179,12 @@ BEGIN
     END IF;
 END $$;
 
--- ``plan_v1`` for a role that is confined, as when it runs a schedule of its own out of turn. Its jobs may not be more than fit.
+-- ``plan_v1`` for a confined role, as when it runs a schedule of its own out of turn. Its jobs must fit.
 CREATE FUNCTION own_plan_v1(
     p_at bigint, p_names text[], p_uids uuid[], p_versions bigint[], p_slots bigint[], p_look_ats bigint[], p_ticks integer[],
     t_slots bigint[], t_run_ats bigint[], t_counts integer[], t_overlaps smallint[], t_fires boolean[],
     p_queues text[], p_rows job_row[]
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_mine CONSTANT text[] := own_tenants();
     v_names CONSTANT text[] := ARRAY(
@@ -211,12 +200,12 @@ BEGIN
         NULL, v_names, p_uids, p_versions, p_slots, p_look_ats, p_ticks, t_slots, t_run_ats, t_counts, t_overlaps, t_fires,
         p_queues, v_rows
     );
-    -- What it named is locked by now, and its own, or nothing of this was.
+    -- What it named is locked by now: it must be its own, or all is rolled back.
     PERFORM check_own_schedule(v_mine, n, NULL) FROM unnest(v_names) AS n;
     PERFORM check_own(n.id, v_mine) FROM unnest(v_rows) AS n;
 END $$;
 
--- What became of a schedule's slots, the latest first.
+-- The ticks of a schedule, latest first.
 CREATE FUNCTION history_v1(p_uid uuid, p_before bigint, p_limit integer)
 RETURNS TABLE (
     slot bigint, run_at bigint, outcome smallint, planned_at bigint, count integer, job uuid, state text, waited bigint,
@@ -237,12 +226,11 @@ RETURNS TABLE (
     ORDER BY h.slot DESC
 $$;
 
--- What became of the jobs of ticks; of two notes on one tick the last counts.
+-- Note how the jobs of ticks ended. Of two notes on one tick, the last counts.
 CREATE FUNCTION note_v1(p_uids uuid[], p_slots bigint[], p_states text[], p_waited bigint[], p_ran bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
-AS $$
+SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     WITH mine AS MATERIALIZED (  -- ticks_pkey, in its order
         SELECT t.uid, t.slot FROM (SELECT DISTINCT n.* FROM unnest(p_uids, p_slots) AS n (uid, slot)) AS n
@@ -258,23 +246,11 @@ BEGIN
     WHERE t.uid = ANY (ARRAY[m.uid]) AND t.slot = ANY (ARRAY[m.slot]);
 END $$;
 
--- What there is in the places that can be swept: state 6 are the ticks, 7 the keys that outlive the records of their jobs.
-CREATE FUNCTION places_v2() RETURNS TABLE (state smallint, jobs bigint, bytes bigint)
-LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT s.state, coalesce(sum(c.jobs), 0)::bigint, coalesce(sum(c.bytes), 0)::bigint
-    FROM (VALUES (3::smallint), (4::smallint), (5::smallint), (6::smallint), (7::smallint)) AS s (state)
-    LEFT JOIN (
-        SELECT t.state, t.jobs, t.bytes FROM totals AS t UNION ALL SELECT d.state, d.jobs, d.bytes FROM deltas AS d
-    ) AS c ON c.state = s.state
-    GROUP BY s.state ORDER BY s.state
-$$;
-
--- Remove ticks that were planned longest ago: those of that age, and what is too much. One at a time; whoever finds it under
--- way leaves it to the other. A tick that somebody has in hand is for another time.
+-- Remove the oldest ticks: those past the age, and the excess. One transaction does this at a time. Locked ticks are
+-- left for another time.
 CREATE FUNCTION sweep_ticks_v1(p_at bigint, p_age bigint, p_count bigint, p_bytes bigint, p_limit integer, p_dry boolean)
 RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off
-AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
@@ -286,7 +262,7 @@ DECLARE
     v_places tid[] := '{}';
     v_old tid[];
 BEGIN
-    SELECT x.jobs, x.bytes INTO v_ticks, v_bytes FROM places_v2() AS x WHERE x.state = 6;
+    SELECT x.jobs, x.bytes INTO v_ticks, v_bytes FROM places_v1() AS x WHERE x.state = 6;
     v_excess := greatest(v_ticks - p_count, (v_bytes - p_bytes + 99) / 100, 0);
     IF v_free AND v_excess > 0 THEN
         v_places := ARRAY(  -- ticks_age
@@ -311,42 +287,5 @@ BEGIN
     END IF;
     RETURN NEXT;
 END $$;
-
--- As before, and what is new. To save a schedule is to enqueue later, and to plan is to enqueue now: it takes the same right.
-CREATE OR REPLACE VIEW rights (part, name) AS
-WITH own (part, names) AS (
-    VALUES
-        ('producer', ARRAY[
-            'insert_v1', 'enqueue_v1', 'ask_v1', 'fetch_v1', 'migrations', 'save_v1', 'find_v1', 'due_v1', 'plan_v1',
-            'history_v1'
-        ]),
-        ('worker', ARRAY[
-            'claim_v1', 'turn_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1', 'set_aside_v1', 'ranks_v1',
-            'note_v1', 'seal_v1', 'relay_v1'
-        ]),
-        ('janitor', ARRAY[
-            'sweep_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'holders_v1', 'make_day_v1',
-            'drop_day_v1', 'settle_day_v1', 'forget_queues_v1', 'alter_v1',
-            'configure_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1', 'sweep_ticks_v1'
-        ]),
-        ('reader', ARRAY[
-            'fetch_v1', 'matching_v1', 'stats_v1', 'places_v1', 'workers_v1', 'jobs_v1', 'queues_v1', 'failure_text',
-            'own_tenants', 'migrations', 'policies_v1', 'tenants_v1', 'group_v1', 'places_v2', 'find_v1', 'due_v1', 'history_v1'
-        ]),
-        ('confined producer', ARRAY[
-            'own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1', 'migrations', 'own_save_v1', 'own_find_v1', 'own_due_v1',
-            'own_plan_v1', 'own_history_v1'
-        ]),
-        ('confined reader', ARRAY[
-            'own_fetch_v1', 'own_matching_v1', 'jobs_v1', 'failure_text', 'own_tenants', 'migrations', 'own_find_v1',
-            'own_due_v1', 'own_history_v1'
-        ])
-)
-SELECT p.part, n.name
-FROM (
-    SELECT o.part, o.names FROM own AS o
-    UNION ALL SELECT 'worker', o.names FROM own AS o WHERE o.part = 'producer'
-    UNION ALL SELECT 'janitor', o.names FROM own AS o WHERE o.part = 'reader'
-) AS p CROSS JOIN unnest(p.names) AS n (name);
 
 SELECT seal();

@@ -12,3 +12,10 @@ SELECT {schema}.complete_bound_v1(
     decode(g.job ->> 'result', 'base64'), CAST(g.job ->> 'result_ttl' AS bigint)
 )
 FROM (SELECT CAST(CAST({given} AS text) AS jsonb) AS job) AS g
+
+-- name: positions
+SELECT CAST(coalesce(jsonb_object_agg(p.part, p.next), '{}') AS text) FROM {schema}.positions_v1(CAST({given} AS text)) AS p
+
+-- name: advance
+SELECT CAST({schema}.advance_v1(g.given ->> 'source', g.given -> 'steps') AS text)
+FROM (SELECT CAST(CAST({given} AS text) AS jsonb) AS given) AS g

@@ -9,13 +9,16 @@ SELECT * FROM {schema}.insert_v1(%b, %b, %b, true)
 -- name: insert_new
 SELECT * FROM {schema}.insert_v1(%b, %b, %b, true, p_new => true)
 
+-- name: insert_one
+SELECT {schema}.insert_one_v1($1, $2, $3, $4, $5)
+
 -- name: claim
 SELECT * FROM {schema}.claim_v1(
     %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b, %b
 )
 
--- name: turn
-SELECT * FROM {schema}.turn_v1(
+-- name: complete_and_claim
+SELECT * FROM {schema}.complete_and_claim_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint,
     %b, %b, %b, %b, %b
 )
@@ -38,7 +41,8 @@ SELECT * FROM {schema}.claim_v1(
 
 -- name: renew
 SELECT * FROM {schema}.renew_v1(
-    %b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, %b::integer, %b::integer, %b, %b::bigint, %b::bigint, %b::integer
+    %b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, %b::integer, %b::integer, %b, %b::bigint, %b::bigint, %b::integer,
+    %b::bytea[]
 )
 
 -- name: reap
@@ -49,8 +53,8 @@ SELECT * FROM {schema}.reap_v1(
 -- name: set_aside
 SELECT * FROM {schema}.set_aside_v1(%b)
 
--- name: configure
-SELECT {schema}.configure_v1(%b, %b, %b, %b, %b, %b::bigint)
+-- name: pause
+SELECT {schema}.pause_v1(%b, %b, %b, %b, %b, %b::bigint)
 
 -- name: alter
 SELECT * FROM {schema}.alter_v1(
@@ -66,6 +70,12 @@ SELECT * FROM {schema}.ask_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b, %b::integer, %b, %b
 )
 
+-- name: referring
+SELECT * FROM {schema}.referring_v1(%b::integer, %b::integer, %b, %b::integer)
+
+-- name: swap_cells
+SELECT * FROM {schema}.swap_cells_v1(%b)
+
 -- name: scan
 SELECT * FROM {schema}.fetch_v1(
     %b,
@@ -79,7 +89,7 @@ SELECT * FROM {schema}.fetch_v1(
 SELECT * FROM {schema}.fetch_v1(%b, %b, %b, %b, %b::smallint, %b, %b)
 
 -- name: sweep
-SELECT * FROM {schema}.sweep_v1(%b, %b::smallint, %b::bigint, %b::bigint, %b::bigint, %b::integer, %b, %b::bigint)
+SELECT * FROM {schema}.sweep_v1(%b, %b::smallint, %b::bigint, %b::bigint, %b::bigint, %b::integer, %b, %b::bigint, %b::bigint)
 
 -- name: sweep_keys
 SELECT * FROM {schema}.sweep_keys_v1(%b, %b::bigint, %b::integer, %b)
@@ -96,8 +106,8 @@ SELECT {schema}.begin_duty_v1(%b, %b)
 -- name: end_duty
 SELECT {schema}.end_duty_v1(%b, %b, %b, %b)
 
--- name: holders
-SELECT {schema}.holders_v1()
+-- name: lockers
+SELECT {schema}.lockers_v1()
 
 -- name: make_day
 SELECT {schema}.make_day_v1(%b)
@@ -112,7 +122,7 @@ SELECT * FROM {schema}.settle_day_v1(%b::integer)
 SELECT {schema}.forget_queues_v1(%b)
 
 -- name: stats
-SELECT * FROM {schema}.stats_v1(%b, %b::integer, %b::text[])
+SELECT * FROM {schema}.stats_v1(%b, %b::integer, %b::text[], %b::integer)
 
 -- name: workers
 SELECT worker, queues, slots, busy, started_at, seen_at FROM {schema}.workers_v1(%b)
@@ -121,10 +131,10 @@ SELECT worker, queues, slots, busy, started_at, seen_at FROM {schema}.workers_v1
 SELECT * FROM {schema}.ranks_v1(%b, %b)
 
 -- name: places
-SELECT * FROM {schema}.places_v2()
+SELECT * FROM {schema}.places_v1()
 
 -- name: save
-SELECT {schema}.save_v1(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b)
+SELECT {schema}.save_v1(%b, %b, %b)
 
 -- name: find
 SELECT * FROM {schema}.find_v1(%b, %b, %b, %b, %b::integer)
@@ -165,19 +175,126 @@ SELECT * FROM {schema}.tenants_v1(%b, %b, %b, %b, %b::integer)
 SELECT * FROM {schema}.group_v1(%b, %b, %b::integer)
 
 -- name: bulk_begin
-SELECT
-    coalesce(%b::bigint, {schema}.now_us()), {schema}.queue_ids(n.names),
-    EXISTS (SELECT 1 FROM {schema}.policies AS p WHERE p.queue = ANY (n.names || ''::text))
-FROM (SELECT %b::text[] AS names) AS n
+SELECT b.now, b.qids, b.fits FROM {schema}.begin_bulk(%b, %b, %b) AS b
 
 -- name: bulk_jobs
-COPY {schema}.jobs (
-    id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, headers,
-    parameters, vm_state, metadata, blob
-) FROM STDIN (FORMAT BINARY)
+COPY {schema}.jobs ({columns}) FROM STDIN (FORMAT BINARY)
 
 -- name: bulk_ready
 COPY {schema}.ready (run_at, id, epoch, qid, attempt, lost, size, priority, keyed, lane, dies_at) FROM STDIN (FORMAT BINARY)
 
 -- name: bulk_end
 INSERT INTO {schema}.deltas (qid, state, jobs) SELECT n.qid, 0, n.jobs FROM unnest(%b, %b) AS n (qid, jobs)
+
+-- name: sweep_named
+SELECT * FROM {schema}.sweep_named_v1(%b, %b::smallint, %b, %b, %b::bigint, %b, %b::bigint, %b::bigint)
+
+-- name: ends
+SELECT * FROM {schema}.ends_v1(%b::smallint, %b::bigint, %b, %b::integer)
+
+-- name: ending
+SELECT * FROM {schema}.ending_v1(%b)
+
+-- name: documents
+SELECT * FROM {schema}.documents_v1(%b)
+
+-- name: find_documents
+SELECT * FROM {schema}.find_documents_v1(%b, %b, %b::integer)
+
+-- name: put_document
+SELECT {schema}.put_document_v1(%b, %b, %b::bigint)
+
+-- name: usage
+SELECT * FROM {schema}.usage_v1()
+
+-- name: reserve
+SELECT {schema}.reserve_v1(%b::bigint)
+
+-- name: sheets
+SELECT * FROM {schema}.sheets_v1(%b, %b, %b, %b)
+
+-- name: walk_sheets
+SELECT * FROM {schema}.walk_sheets_v1(%b, %b, %b, %b::bigint, %b::integer)
+
+-- name: write_sheets
+SELECT {schema}.write_sheets_v1(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b)
+
+-- name: due_sheets
+SELECT * FROM {schema}.due_sheets_v1(%b, %b, %b::integer, %b::bigint)
+
+-- name: tally_sheets
+SELECT * FROM {schema}.tally_sheets_v1(%b)
+
+-- name: write_journal
+SELECT {schema}.write_journal_v1(%b, %b, %b::bigint)
+
+-- name: read_journal
+SELECT * FROM {schema}.read_journal_v1(%b::bigint, %b::integer)
+
+-- name: open_leg
+SELECT {schema}.open_leg_v1(%b)
+
+-- name: close_leg
+SELECT {schema}.close_leg_v1(%b, %b::integer)
+
+-- name: depart
+SELECT * FROM {schema}.depart_v1(%b, %b, %b)
+
+-- name: parcels
+SELECT (p.job).*, p.key IS NOT NULL, p.held_until, p.begun, p.inboxes
+FROM {schema}.parcels_v1(%b, %b, %b, %b, %b::integer) AS p
+
+-- name: arrive
+SELECT * FROM {schema}.arrive_v1(%b, %b, %b, %b, %b)
+
+-- name: confirm
+SELECT {schema}.confirm_v1(%b, %b)
+
+-- name: ledger
+SELECT * FROM {schema}.ledger_v1(%b, %b, %b, %b::integer)
+
+-- name: held_keys
+SELECT * FROM {schema}.held_keys_v1(%b, %b, %b, %b::integer)
+
+-- name: hold_keys
+SELECT {schema}.hold_keys_v1(%b, %b, %b, %b, %b)
+
+-- name: add_ticks
+SELECT {schema}.add_ticks_v1(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b)
+
+-- name: settling
+SELECT {schema}.settling_v1()
+
+-- name: send_parts
+SELECT {schema}.send_parts_v1(%b, %b, %b, %b, %b, %b::bigint, %b::integer)
+
+-- name: read_parts
+SELECT * FROM {schema}.read_parts_v1(%b, %b::bigint, %b::bigint, %b::integer)
+
+-- name: insert_now
+SELECT n.now, i.* FROM (SELECT coalesce(%b, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now) AS n
+LEFT JOIN LATERAL {schema}.insert_v1(n.now, %b, %b, true, p_new => true) AS i ON true
+
+-- name: raise_floor
+SELECT * FROM {schema}.raise_floor_v1(%b)
+
+-- name: take_over
+SELECT * FROM {schema}.take_over_v1(%b, %b, %b, %b, %b)
+
+-- name: complete_given
+SELECT * FROM {schema}.complete_given_v1(%b, %b, %b, %b, %b, %b, %b, %b)
+
+-- name: finish_given
+SELECT * FROM {schema}.finish_given_v1(%b, %b, %b, %b, %b, %b, %b)
+
+-- name: open_queue
+SELECT {schema}.open_queue_v1(%b, %b)
+
+-- name: shut_queue
+SELECT {schema}.shut_queue_v1(%b, %b, %b, %b, %b, %b)
+
+-- name: candidates
+SELECT * FROM {schema}.candidates_v1(%b, %b, %b::integer, %b::smallint, %b::bigint, %b, %b::bigint, %b::integer)
+
+-- name: feed
+SELECT * FROM {schema}.feed_v1(%b)

@@ -16,7 +16,7 @@ SELECT
     (
         SELECT jsonb_object_agg(t.typname, t.oid::bigint) FROM pg_catalog.pg_type AS t
         JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace
-        WHERE n.nspname = {name} AND t.typname IN ('job_row', 'settlement_row')
+        WHERE n.nspname = {name} AND t.typname IN ('job_row', 'settlement_row', 'schedule_row', 'swap_row', 'parcel_row')
     )
 
 -- name: ledger
@@ -49,7 +49,7 @@ CREATE TABLE migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- All that belongs to a store has one owner, whoever migrates it. One at a time does: a lock that it takes a right to have.
+-- Everything in a store has one owner, whichever role migrates it. One process migrates at a time: it locks the table.
 -- name: alone
 DO $$
 DECLARE

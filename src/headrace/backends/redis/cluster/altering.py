@@ -23,7 +23,7 @@ async def alter(shards: Shards, sel: Selector, change: Change, at: Stamp) -> lis
         return await shards.all[number].alter(sel, change, at)
     if sel.ids is None and sel.keys is None:
         return await _alter_matching(shards, sel, change, at)
-    keys = await shards.holders(sel.keys) if sel.keys else []
+    keys = await shards.jobs_of(sel.keys) if sel.keys else []
     ids = list(dict.fromkeys((*(sel.ids or ()), *keys)))
     narrowed = replace(sel, keys=None)
     if isinstance(change, Move):

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from headrace.backends.archive import Archive, End
 from headrace.backends.redis.checks import Fact, facts, transport
 from headrace.backends.redis.cluster import altering, claiming, reading, renewing, settling, storing, upkeep
+from headrace.backends.redis.cluster.documents import ClusterDocuments
 from headrace.backends.redis.cluster.policies import ClusterPolicies
-from headrace.backends.redis.cluster.shards import Shards, attempt
+from headrace.backends.redis.cluster.references import ClusterReferences
+from headrace.backends.redis.cluster.shards import Shards, every, gather
 from headrace.backends.redis.cluster.ticks import ClusterTicks
+from headrace.backends.redis.cluster.tracks import ClusterTracks
+from headrace.backends.redis.cluster.transfers import ClusterTransfers
 from headrace.backends.redis.connections import ClusterConnections
 from headrace.backends.redis.endpoint import Endpoint
+from headrace.backends.redis.events import RedisEvents
 from headrace.backends.redis.hints import Listener
+from headrace.backends.redis.journal import RedisJournal
 from headrace.backends.redis.opening import check_cluster
+from headrace.backends.redis.parts import RedisParts
 from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import Unavailable
 from headrace.seam import records as r
+from headrace.seam.archive import Mark
+from headrace.seam.usage import Usage
 from headrace.types import JobState
 
 SHARDS = 16
@@ -29,8 +40,12 @@ class ClusterBackend:
     queue determines its shard. What concerns one queue is as on one server; the rest is put together from the answers
     of the shards."""
 
+    tables = None
     tx = None
+    blocking = None
     tidy = None
+    reserve = None
+    windows = None
     limits = Shard.limits
 
     def __init__(
@@ -44,7 +59,16 @@ class ClusterBackend:
         self._shards: Shards | None = None
         self.ticks = ClusterTicks(lambda: self.shards)
         self.policies = ClusterPolicies(lambda: self.shards)
+        self.references = ClusterReferences(lambda: self.shards)
+        self.documents = ClusterDocuments(lambda: self.shards)
+        self.archive = Archive(self._ends, self.fetch)
+        self.tracks = ClusterTracks(lambda: self.shards)
+        self.transfers = ClusterTransfers(lambda: self.shards)
         self.hints = Listener(self._connections, prefix, self._base_of, endpoint.where) if listen else None
+        base = partial(self._base_of, "")
+        self.journal = RedisJournal(self._connections, base, self.now, endpoint.where)
+        self.parts = RedisParts(self._connections, self._base_of, endpoint.where)
+        self.events = RedisEvents(self._connections, prefix, base, endpoint.where) if listen else None
 
     @property
     def shards(self) -> Shards:
@@ -52,6 +76,15 @@ class ClusterBackend:
         if self._shards is None:
             raise Unavailable(f"{self._endpoint.where}: the connections are closed")
         return self._shards
+
+    async def _ends(self, state: JobState, after: Mark | None, limit: int, at: r.Stamp) -> tuple[list[End], int]:
+        answers = await every(shard.ends(state, after, limit, at) for shard in self.shards.all)
+        found = sorted(end for ends, _ in answers for end in ends)
+        return found[:limit], min(final for _, final in answers)
+
+    async def usage(self) -> Usage:
+        found = await every(shard.usage() for shard in self.shards.all)
+        return max(found, key=lambda one: one.used / (one.capacity or 1 << 60))
 
     def _base_of(self, queue: str) -> str:
         return self.shards.shard_of(queue).base
@@ -90,11 +123,10 @@ class ClusterBackend:
 
     async def now(self, at: r.Stamp = None) -> int:
         """The clock that is furthest ahead, of the shards that answer."""
-        clocks = await attempt(shard.now(at) for shard in self.shards.all)
-        known = [clock for clock in clocks if not isinstance(clock, Unavailable)]
-        if not known:
+        clocks, _ = await gather({shard.number: shard.now(at) for shard in self.shards.all})
+        if not clocks:
             raise Unavailable(f"{self._endpoint.where}: no shard answers")
-        return max(known)
+        return max(clocks.values())
 
     # -- writing
 

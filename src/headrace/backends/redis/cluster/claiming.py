@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from headrace.backends.redis.cluster.shard import EXPIRED, PASSED_OVER, Met, Peeked
-from headrace.backends.redis.cluster.shards import Shards, attempt, by_shard
+from headrace.backends.redis.cluster.shards import Shards, by_shard, gather
 from headrace.backends.redis.cluster.sharing import Shared, share_out
 from headrace.errors import Unavailable
 from headrace.seam.policy import FOREVER
@@ -107,20 +107,19 @@ async def _look(
     """Look at the first jobs of each shard, and deeper into a shard whose jobs come before those of the others. Returns
     what was seen in the shards that answered."""
     near = replace(req, limit=min(req.limit, -(-_AHEAD * req.limit // len(queues))))
-    answers = await attempt(shards.all[number].peek(near, names, at) for number, names in queues.items())
-    looks = {number: look for number, look in zip(queues, answers, strict=True) if isinstance(look, Peeked)}
-    problem = next((answer for answer in answers if isinstance(answer, Unavailable)), None)
+    looks, problem = await gather(
+        {number: shards.all[number].peek(near, names, at) for number, names in queues.items()}
+    )
     made = plan(looks, req)
     deep: set[int] = set()
     while made.cut_at is not None and made.cut_at not in deep:
         number = made.cut_at
         deep.add(number)
-        [again] = await attempt([shards.all[number].peek(req, queues[number], at)])
-        if isinstance(again, Unavailable):
-            problem = again
+        try:
+            looks[number] = await shards.all[number].peek(req, queues[number], at)
+        except Unavailable as error:
+            problem = error
             del looks[number]
-        else:
-            looks[number] = again
         made = plan(looks, req)
     return looks, made, problem
 
@@ -158,31 +157,27 @@ def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
 async def _take(
     shards: Shards, req: Claim, queues: Mapping[int, Sequence[str]], made: Plan, at: Stamp
 ) -> tuple[Claimed, Unavailable | None]:
-    numbers = [*made.shares, *made.quiet]
-    claims = await attempt(
-        shards.all[number].claim(replace(req, queues=tuple(queues[number]), limit=len(made.shares.get(number, ()))), at)
-        for number in numbers
-    )
-    ends = await attempt(shards.all[number].expire(ids, at) for number, ids in made.expired.items())
-    choices = await attempt(
-        shards.all[number].choose(req.holder, req.lease_for, ids[:_CHOOSE], at) for number, ids in made.passed.items()
+    shares = {
+        number: replace(req, queues=tuple(queues[number]), limit=len(made.shares.get(number, ())))
+        for number in (*made.shares, *made.quiet)
+    }
+    claims, problem = await gather({number: shards.all[number].claim(share, at) for number, share in shares.items()})
+    ends, unended = await gather({number: shards.all[number].expire(ids, at) for number, ids in made.expired.items()})
+    choices, _ = await gather(
+        {
+            number: shards.all[number].choose(req.holder, req.lease_for, ids[:_CHOOSE], at)
+            for number, ids in made.passed.items()
+        }
     )
     jobs: list[Leased] = []
     expired: list[Reaped] = []
-    problem: Unavailable | None = None
-    for number, claimed in zip(numbers, claims, strict=True):
-        if isinstance(claimed, Unavailable):
-            problem = claimed
-            continue
+    for number, claimed in claims.items():
         shards.leased(claimed.jobs, number)
         jobs += claimed.jobs
         expired += claimed.expired
-    for cancelled in ends:
-        if isinstance(cancelled, Unavailable):
-            problem = cancelled
-        else:
-            expired += cancelled
+    for cancelled in ends.values():
+        expired += cancelled
     jobs.sort(key=lambda job: (job.priority, job.run_at, job.id))
     short = len(jobs) < sum(map(len, made.shares.values()))
     next_in = None if len(jobs) >= req.limit else 0 if short else made.next_in
-    return Claimed(jobs, next_in, expired, bool(made.passed), any(choice is True for choice in choices)), problem
+    return Claimed(jobs, next_in, expired, bool(made.passed), any(choices.values())), problem or unended

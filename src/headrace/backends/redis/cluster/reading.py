@@ -7,10 +7,10 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from headrace.backends.listing import claiming_from
+from headrace.backends.listed_workers import claiming_from
 from headrace.backends.redis.cluster.shard import ClusterShard
 from headrace.backends.redis.cluster.shards import Shards, by_shard, every
-from headrace.seam.records import JobId, JobKey, Page, PlaceStats, Record, Selector, Stamp, Stats, WorkerStats
+from headrace.seam.records import JobId, JobKey, KeptStats, Page, Record, Selector, Stamp, Stats, WorkerStats
 
 
 async def fetch(
@@ -98,8 +98,8 @@ async def stats(shards: Shards, at: Stamp, names: Sequence[str] | None) -> Stats
     claiming = sorted(claiming_from(names, workers.values()), key=lambda one: (one.started_at, one.worker))
     if names is not None:
         return Stats(queues, claiming, [])
-    places = [
-        PlaceStats(same[0].place, sum(one.count for one in same), sum(one.bytes for one in same))
+    kept = [
+        KeptStats(same[0].target, sum(one.count for one in same), sum(one.bytes for one in same))
         for same in zip(*(answer[2] for answer in answers), strict=True)
     ]
-    return Stats(queues, claiming, places)
+    return Stats(queues, claiming, kept)

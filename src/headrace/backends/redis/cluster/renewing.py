@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from headrace.backends.redis.cluster.shards import Shards, attempt
+from headrace.backends.redis.cluster.shards import Shards, gather
 from headrace.errors import Unavailable
 from headrace.seam.records import Beat, JobId, Renewed, Stamp
 
@@ -62,23 +62,20 @@ class _Found:
         """Shards that are away."""
 
     async def ask(self, beat: Beat, asked: dict[int, list[Lease]], at: Stamp) -> None:
-        answers = await attempt(
-            self._renew(number, replace(beat, leases=leases), at) for number, leases in asked.items()
+        answers, problem = await gather(
+            {number: self._renew(number, replace(beat, leases=leases), at) for number, leases in asked.items()}
         )
-        for (number, leases), answer in zip(asked.items(), answers, strict=True):
-            if isinstance(answer, Unavailable):
-                self.away.add(number)
-                problem = answer
-                continue
-            self.there.add(number)
-            here = set(leases) - set(answer.lost)
+        self.there |= answers.keys()
+        self.away |= asked.keys() - answers.keys()
+        for number, answer in answers.items():
+            here = set(asked[number]) - set(answer.lost)
             self._shards.saw((job_id for job_id, _ in here), number)
             self.kept |= here
             self.cancels += [job_id for job_id in answer.cancels if job_id not in self.cancels]
             self.paused.update(answer.paused)
             self.held |= dict.fromkeys(answer.held)
             self.overdue |= answer.overdue
-        if not self.there:
+        if problem is not None and not self.there:
             raise problem
 
     async def _renew(self, number: int, beat: Beat, at: Stamp) -> Renewed:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.backends.redis.cluster import claiming
-from headrace.backends.redis.cluster.shards import Shards, attempt, by_shard
+from headrace.backends.redis.cluster.shards import Shards, by_shard, gather
 from headrace.backends.redis.cluster.transfer import Route
-from headrace.backends.settled import check_settled
+from headrace.backends.settlement_checks import check_settled
 from headrace.errors import Unavailable
 from headrace.seam.records import Claim, Claimed, JobId, Settlement, Stamp
 from headrace.types import JobState
@@ -78,16 +78,12 @@ async def _finish_at(
 ) -> Unavailable | None:
     here = (index for index, settlement in enumerate(batch) if index not in settled and settlement.id in where)
     groups = by_shard(here, lambda index: where[batch[index].id])
-    answers = await attempt(
-        shards.all[number].finish([batch[index] for index in indexes], at) for number, indexes in groups.items()
+    answers, problem = await gather(
+        {number: shards.all[number].finish([batch[index] for index in of], at) for number, of in groups.items()}
     )
-    problem: Unavailable | None = None
     routes: dict[Route, list[JobId]] = {}
-    for (number, indexes), states in zip(groups.items(), answers, strict=True):
-        if isinstance(states, Unavailable):
-            problem = states
-            continue
-        for index, state in zip(indexes, states, strict=True):
+    for number, states in answers.items():
+        for index, state in zip(groups[number], states, strict=True):
             if state is not None:
                 settled[index] = state
                 _add_routes(shards, batch[index], number, routes)

@@ -146,8 +146,7 @@ class ClusterShard(Shard):
     async def overdue(self, req: r.Reap, at: r.Stamp) -> Overdue:
         """What a reap would find."""
         flat, *rest = await self._run("overdue", at_arg(at), req.limit, *steady_args(req))
-        leases = [(int(flat[i + 1]), flat[i]) for i in range(0, len(flat), 2)]
-        return Overdue(leases, *rest)
+        return Overdue([(int(end), job_id) for job_id, end in marshalling.tuples(flat, 2)], *rest)
 
     async def take_back(self, req: r.Reap, share: Share, at: r.Stamp) -> list[r.Reaped]:
         """Do one share of a reap."""
@@ -160,34 +159,39 @@ class ClusterShard(Shard):
     async def ended(self, clause: r.SweepClause, at: r.Stamp) -> Ended:
         """What a sweep would find."""
         age = -1 if clause.older_than is None else clause.older_than
-        state = CODES[JobState(clause.place.value)]
+        state = CODES[JobState(clause.target.value)]
         bounded = clause.max_count is not None or clause.max_bytes is not None
         count, size, flat, more = await self._run(
-            "ended", at_arg(at), state, age, clause.limit + 1, int(bounded), int(clause.dry_run), clause.spare
-        )
-        jobs = [EndedJob(int(flat[i + 1]), flat[i], flat[i + 2], bool(flat[i + 3])) for i in range(0, len(flat), 4)]
+            "ended", at_arg(at), state, age, clause.limit + 1, int(bounded), int(clause.dry_run), clause.spare,
+            at_arg(clause.ended_by),
+        )  # fmt: skip
+        jobs = [
+            EndedJob(int(end), job_id, weight, bool(old)) for job_id, end, weight, old in marshalling.tuples(flat, 4)
+        ]
         return Ended(count, int(size), jobs, bool(more))
 
     async def heaviest(self, bound: str, limit: int) -> list[tuple[bytes, int]]:
         """The tenants with most dead letters here, at most one more than the limit."""
         flat = await self._run("heaviest", bound, limit)
-        return [(flat[i], int(flat[i + 1])) for i in range(0, len(flat), 2)]
+        return [(tenant, int(held)) for tenant, held in marshalling.tuples(flat, 2)]
 
     async def give(
         self, bound: str, gifts: Sequence[tuple[bytes, int]], clause: r.SweepClause, at: r.Stamp
     ) -> list[tuple[bytes, EndedJob]]:
         """The oldest dead letters of tenants that have too many; at most one more than the limit."""
         pairs = [part for gift in gifts for part in gift]
-        flat = await self._run("give", at_arg(at), clause.spare, clause.limit, bound, int(clause.dry_run), *pairs)
+        flat = await self._run(
+            "give", at_arg(at), clause.spare, clause.limit, bound, int(clause.dry_run), at_arg(clause.ended_by), *pairs
+        )
         return [
-            (gifts[flat[i]][0], EndedJob(int(flat[i + 2]), flat[i + 1], flat[i + 3], False))
-            for i in range(0, len(flat), 4)
+            (gifts[index][0], EndedJob(int(end), job_id, size, False))
+            for index, job_id, end, size in marshalling.tuples(flat, 4)
         ]
 
     async def remove(self, clause: r.SweepClause, jobs: Sequence[EndedJob], at: r.Stamp) -> tuple[int, int]:
         """Remove those of these jobs that have not changed. Returns how many, and their bytes."""
         flat = [part for job in jobs for part in (job.id, job.instant)]
-        removed, freed = await self._run("remove", at_arg(at), CODES[JobState(clause.place.value)], *flat)
+        removed, freed = await self._run("remove", at_arg(at), CODES[JobState(clause.target.value)], *flat)
         return removed, int(freed)
 
     async def outlived(self, clause: r.SweepClause, at: r.Stamp) -> Outlived:
@@ -211,33 +215,33 @@ class ClusterShard(Shard):
     async def locate(self, ids: Sequence[r.JobId], keys: Sequence[r.JobKey]) -> tuple[list[int], list[r.JobId]]:
         """For each id: whether it is unknown, here or leaving, or when it left. For each key: the id that last took it,
         or ``b""``."""
-        codes, holders = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
-        return codes, holders
+        codes, jobs = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
+        return codes, jobs
 
     async def taken(self, keys: Sequence[r.JobKey], at: r.Stamp) -> list[bool]:
         """For each key whether it keeps a job from moving here."""
         answers = await self._run("taken", at_arg(at), encode([(key.queue, key.key) for key in keys]))
         return [bool(one) for one in answers]
 
-    async def mark(self, ids: Sequence[r.JobId]) -> list[r.JobId]:
-        """Mark these jobs as being in another shard. Returns those that are here after all."""
-        return [ids[i - 1] for i in await self._run("mark", b"".join(ids))]
+    async def trace(self, ids: Sequence[r.JobId]) -> list[r.JobId]:
+        """Leave traces of these jobs, which go to another shard. Returns those that are here after all."""
+        return [ids[i - 1] for i in await self._run("trace", b"".join(ids))]
 
-    async def unmark(self, ids: Sequence[r.JobId]) -> None:
-        """Remove the marks of these jobs."""
-        await self._run("unmark", b"".join(ids))
+    async def untrace(self, ids: Sequence[r.JobId]) -> None:
+        """Remove the traces of these jobs."""
+        await self._run("untrace", b"".join(ids))
 
     # -- what goes from shard to shard
 
     async def outbox(self, target: int, upto: bytes = b"") -> list[bytes]:
-        """Drop the entries for ``target`` up to that mark, which have arrived. Returns the next ones."""
+        """Drop the entries for ``target`` up to that serial, which have arrived. Returns the next ones."""
         found: list[bytes] = await self._run("outbox", target, upto, _ENTRIES, _ENTRY_BYTES)
         return found
 
     async def receive(self, source: int, entries: Sequence[bytes]) -> bytes:
-        """Take in entries of shard ``source``. Returns the mark of the last one."""
-        mark: bytes = await self._run("receive", source, *entries)
-        return mark
+        """Take in entries of shard ``source``. Returns the serial of the last one."""
+        serial: bytes = await self._run("receive", source, *entries)
+        return serial
 
 
 def _time(micros: bytes) -> int | None:

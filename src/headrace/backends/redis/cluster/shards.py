@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from binascii import crc_hqx
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.backends.redis.cluster.shard import HERE, LEAVING, UNKNOWN, ClusterShard
@@ -15,6 +15,7 @@ from headrace.backends.redis.marshalling import Away
 from headrace.errors import Unavailable
 from headrace.seam.records import JobId, JobKey, Leased
 
+K = TypeVar("K")
 T = TypeVar("T")
 _REMEMBERED = 100_000
 """How many jobs' shards a process remembers."""
@@ -120,14 +121,14 @@ class Shards:
     async def locate(self, ids: Collection[JobId]) -> dict[JobId, int]:
         """Ask all shards which of them has each job. Jobs that are on their way are carried first.
 
-        A job that moves while the shards are asked may be overlooked, but then it has left a mark. So all are asked
-        again until there are no new marks; raises ``Unavailable`` if that does not end.
+        A job that moves while the shards are asked may be overlooked, but then it has left a trace. So all are asked
+        again until there are no new traces; raises ``Unavailable`` if that does not end.
         """
         if not ids:
             return {}
         found: dict[JobId, int] = {}
         missing = set(ids)
-        marks: dict[JobId, set[tuple[int, int]]] | None = None
+        traces: dict[JobId, set[tuple[int, int]]] | None = None
         for _ in range(_ROUNDS):
             here, leaving, left = await self._ask_all(missing)
             if leaving:
@@ -137,9 +138,9 @@ class Shards:
             found |= here
             missing = left.keys() - here.keys()
             left = {name: left[name] for name in missing}
-            if not missing or left == marks:
+            if not missing or left == traces:
                 break
-            marks = left
+            traces = left
         else:
             raise Unavailable(f"{self.where} cannot serve just now: {len(missing)} jobs keep moving between queues")
         for job_id, number in found.items():
@@ -154,18 +155,15 @@ class Shards:
         found: dict[JobId, int] = {}
         leaving: dict[JobId, int] = {}
         left: dict[JobId, set[tuple[int, int]]] = {}
-        problem: Unavailable | None = None
-        for shard, answer in zip(self.all, await attempt(shard.locate(names, ()) for shard in self.all), strict=True):
-            if isinstance(answer, Unavailable):
-                problem = answer
-                continue
-            for name, code in zip(names, answer[0], strict=True):
+        answers, problem = await gather({shard.number: shard.locate(names, ()) for shard in self.all})
+        for number, (codes, _) in answers.items():
+            for name, code in zip(names, codes, strict=True):
                 if code == HERE:
-                    found[name] = shard.number
+                    found[name] = number
                 elif code == LEAVING:
-                    leaving[name] = shard.number
+                    leaving[name] = number
                 elif code != UNKNOWN:
-                    left.setdefault(name, set()).add((shard.number, code))
+                    left.setdefault(name, set()).add((number, code))
         if problem is not None and len(found) < len(names):
             raise problem
         return found, {name: number for name, number in leaving.items() if name not in found}, left
@@ -182,21 +180,21 @@ class Shards:
                 known[job_id] = number
         return known | await self.locate(unknown) if unknown else known
 
-    async def holders(self, keys: Sequence[JobKey]) -> list[JobId]:
+    async def jobs_of(self, keys: Sequence[JobKey]) -> list[JobId]:
         """The jobs that last took these keys; unknown keys are left out."""
-        found = await self._holders(keys)
+        found = await self._jobs_of(keys)
         if missing := [key for key in keys if key not in found]:
             await self.bring(missing)
-            found |= await self._holders(missing)
+            found |= await self._jobs_of(missing)
         return [found[key] for key in keys if key in found]
 
-    async def _holders(self, keys: Sequence[JobKey]) -> dict[JobKey, JobId]:
+    async def _jobs_of(self, keys: Sequence[JobKey]) -> dict[JobKey, JobId]:
         groups = by_shard(keys, lambda key: self.number_of(key.queue))
         calls = [self.all[number].locate((), of) for number, of in groups.items()]
         found: dict[JobKey, JobId] = {}
-        for (number, of), (_, holders) in zip(groups.items(), await every(calls), strict=True):
-            self.saw(filter(None, holders), number)
-            found.update((key, holder) for key, holder in zip(of, holders, strict=True) if holder)
+        for (number, of), (_, ids) in zip(groups.items(), await every(calls), strict=True):
+            self.saw(filter(None, ids), number)
+            found.update((key, job_id) for key, job_id in zip(of, ids, strict=True) if job_id)
         return found
 
     async def bring(self, keys: Iterable[JobKey]) -> None:
@@ -218,24 +216,23 @@ def shorten(remembered: dict[Any, Any], most: int = _REMEMBERED) -> None:
         del remembered[next(iter(remembered))]
 
 
-async def attempt(calls: Iterable[Awaitable[T]]) -> list[T | Unavailable]:
-    """All answers, each or the reason why there is none."""
-    answers: list[T | Unavailable] = []
-    for answer in await asyncio.gather(*calls, return_exceptions=True):
-        if isinstance(answer, BaseException) and not isinstance(answer, Unavailable):
+async def gather(calls: Mapping[K, Awaitable[T]]) -> tuple[dict[K, T], Unavailable | None]:
+    """The answers that came, by the keys of their calls; and the first reason why one did not."""
+    answers: dict[K, T] = {}
+    problem: Unavailable | None = None
+    for key, answer in zip(calls, await asyncio.gather(*calls.values(), return_exceptions=True), strict=True):
+        if isinstance(answer, Unavailable):
+            problem = problem or answer
+        elif isinstance(answer, BaseException):
             raise answer
-        answers.append(answer)
-    return answers
+        else:
+            answers[key] = answer
+    return answers, problem
 
 
 async def every(calls: Iterable[Awaitable[T]]) -> list[T]:
     """All answers; if one is missing, raises once all calls are done."""
-    answers = await attempt(calls)
-    return [checked(answer) for answer in answers]
-
-
-def checked(answer: T | Unavailable) -> T:
-    """The answer; raises if there is none."""
-    if isinstance(answer, Unavailable):
-        raise answer
-    return answer
+    answers, problem = await gather(dict(enumerate(calls)))
+    if problem is not None:
+        raise problem
+    return list(answers.values())

@@ -18,12 +18,12 @@ async def insert(shards: Shards, rows: Sequence[Row], at: Stamp) -> list[Inserte
     answers: dict[int, Inserted] = {}
     detours = _detours(shards, rows)
     if detours:
-        await _mark(shards, rows, detours, answers, at)
+        await _trace(shards, rows, detours, answers, at)
     await _put(shards, rows, (index for index in range(len(rows)) if index not in answers), answers, at)
     if left := [index for index, answer in answers.items() if answer is LEFT]:
         await _put_again(shards, rows, left, answers, at)
     if detours:
-        await _unmark(shards, rows, detours, answers)
+        await _untrace(shards, rows, detours, answers)
     full = [rows[index] for index, answer in answers.items() if answer.status is InsertStatus.FULL]
     shards.admitted(rows[index].id for index, answer in answers.items() if answer.status is not InsertStatus.FULL)
     shards.refused((row.id, shards.number_of(row.queue)) for row in full)
@@ -40,13 +40,13 @@ def _detours(shards: Shards, rows: Sequence[Row]) -> dict[int, int]:
     return found
 
 
-async def _mark(
+async def _trace(
     shards: Shards, rows: Sequence[Row], detours: Mapping[int, int], answers: dict[int, Inserted], at: Stamp
 ) -> None:
-    """Mark these jobs in the shard where they found no room: a repeated enqueue asks there, and must learn that they
+    """Leave traces in the shard where these jobs found no room: a repeated enqueue asks there, and must learn that they
     are elsewhere. Jobs that this shard has by now, because another enqueue stored them, are answered."""
     groups = by_shard(detours, detours.__getitem__)
-    there = await every(shards.all[home].mark([rows[index].id for index in of]) for home, of in groups.items())
+    there = await every(shards.all[home].trace([rows[index].id for index in of]) for home, of in groups.items())
     known = {job_id for ids in there for job_id in ids}
     indexes = [index for index in detours if rows[index].id in known]
     records = await reading.fetch(shards, [rows[index].id for index in indexes], frozenset(), at)
@@ -55,13 +55,13 @@ async def _mark(
             answers[index] = _same(record)
 
 
-async def _unmark(
+async def _untrace(
     shards: Shards, rows: Sequence[Row], detours: Mapping[int, int], answers: Mapping[int, Inserted]
 ) -> None:
-    """Remove the marks of jobs that were not stored in the end."""
+    """Remove the traces of jobs that were not stored in the end."""
     gone = [index for index in detours if answers[index].status not in (InsertStatus.NEW, InsertStatus.SAME)]
     groups = by_shard(gone, detours.__getitem__)
-    await every(shards.all[home].unmark([rows[index].id for index in of]) for home, of in groups.items())
+    await every(shards.all[home].untrace([rows[index].id for index in of]) for home, of in groups.items())
 
 
 def _same(record: Record) -> Inserted:
@@ -98,5 +98,5 @@ async def _put_again(
             gone.append(index)
         else:
             answers[index] = _same(record)
-    await every(shards.shard_of(rows[index].queue).unmark([rows[index].id]) for index in gone)
+    await every(shards.shard_of(rows[index].queue).untrace([rows[index].id]) for index in gone)
     await _put(shards, rows, gone, answers, at)

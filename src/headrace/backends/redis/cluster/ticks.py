@@ -1,4 +1,4 @@
-"""Schedules and the ledger of their ticks, over several shards.
+"""Schedules and their ticks, over several shards.
 
 A schedule is in the shard of its queue, so its ticks and their jobs are stored there in one step. If it gets a queue of
 another shard, it goes there as jobs do: its shard drops it and puts it into the channel to the other one, in one step.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.backends.redis.cluster.shards import Shards, attempt, checked, every, shorten
+from headrace.backends.redis.cluster.shards import Shards, every, gather, shorten
 from headrace.backends.redis.schedule_layout import Alteration, Past, Stored
 from headrace.backends.redis.ticks import Found, Outcomes
 from headrace.errors import Unavailable
@@ -42,7 +42,7 @@ class ClusterTicks:
     def __init__(self, shards: Callable[[], Shards]) -> None:
         self._open_shards = shards
         self._seen: dict[str, Location] = {}
-        self._ledgers: dict[bytes, int] = {}
+        self._histories: dict[bytes, int] = {}
         """By uid: a shard that had a tick of the schedule."""
 
     @property
@@ -52,9 +52,9 @@ class ClusterTicks:
     def _saw(self, number: int, found: Iterable[Stored]) -> None:
         for one, past in found:
             self._seen[one.name] = Location(number, one.uid, one.version, past)
-            self._ledgers[one.uid] = number
+            self._histories[one.uid] = number
         shorten(self._seen, _REMEMBERED)
-        shorten(self._ledgers, _REMEMBERED)
+        shorten(self._histories, _REMEMBERED)
 
     # -- save
 
@@ -165,21 +165,15 @@ class ClusterTicks:
 
     async def due(self, req: Look, at: Stamp = None) -> Looked:
         """The due schedules of all shards that answer."""
-        answers = await attempt(shard.ticks.look(req, at) for shard in self._shards.all)
-        now: int | None = None
+        looks, problem = await gather({shard.number: shard.ticks.look(req, at) for shard in self._shards.all})
+        if problem is not None and not looks:
+            raise problem
         schedules: list[Schedule] = []
-        coming: list[int] = []
-        problem: Unavailable | None = None
-        for number, look in enumerate(answers):
-            if isinstance(look, Unavailable):
-                problem = look
-                continue
-            now = look.now if now is None else max(now, look.now)
+        for number, look in looks.items():
             self._saw(number, look.stored)
             schedules += [one.schedule for one in look.stored]
-            coming += [] if look.next_in is None else [look.next_in]
-        if now is None:
-            raise problem or Unavailable(f"{self._shards.where} has no shards")
+        now = max(look.now for look in looks.values())
+        coming = [look.next_in for look in looks.values() if look.next_in is not None]
         schedules.sort(key=lambda one: (one.plan_priority, one.look_at, one.name))
         short = len(schedules) < req.limit
         return Looked(now, schedules[: req.limit], min(coming, default=None) if short else None)
@@ -190,29 +184,30 @@ class ClusterTicks:
         """Carry out each plan in the shard of its schedule. Slots that have fired in another shard are left out; if
         that shard cannot be asked, the plan is not carried out."""
         locations = await self._locations(batch)
-        known = await attempt(self._planned_before(plan, locations.get(plan.name)) for plan in batch)
+        known, unasked = await gather(
+            {index: self._planned_before(plan, locations.get(plan.name)) for index, plan in enumerate(batch)}
+        )
         groups: dict[int, list[int]] = {}
-        plans: dict[int, list[Plan]] = {}
-        for index, (plan, slots) in enumerate(zip(batch, known, strict=True)):
-            location = locations.get(plan.name)
-            if location is not None and location.uid == plan.uid and not isinstance(slots, Unavailable):
+        for index in known:
+            location = locations.get(batch[index].name)
+            if location is not None and location.uid == batch[index].uid:
                 groups.setdefault(location.number, []).append(index)
-                plans.setdefault(location.number, []).append(_left(plan, slots))
-        answers = await attempt(self._shards.all[number].ticks.plan(of, at) for number, of in plans.items())
+        answers, problem = await gather(
+            {
+                number: self._shards.all[number].ticks.plan([_left(batch[index], known[index]) for index in of], at)
+                for number, of in groups.items()
+            }
+        )
         found: Outcomes = [None] * len(batch)
-        problem = next((slots for slots in known if isinstance(slots, Unavailable)), None)
         routes: set[tuple[int, int]] = set()
-        for (number, of), answer in zip(groups.items(), answers, strict=True):
-            if isinstance(answer, Unavailable):
-                problem = answer
-                continue
-            for index, outcomes in zip(of, answer, strict=True):
+        for number, answer in answers.items():
+            for index, outcomes in zip(groups[number], answer, strict=True):
                 if outcomes is not None:
-                    found[index] = list(_with_known(batch[index], checked(known[index]), outcomes))
+                    found[index] = list(_with_known(batch[index], known[index], outcomes))
                     targets = {self._shards.number_of(tick.row.queue) for tick in batch[index].ticks if tick.row}
                     routes |= {(number, target) for target in targets - {number}}
         await self._shards.relay.carry(routes)
-        if problem is not None:
+        if problem := problem or unasked:
             raise problem
         return found
 
@@ -254,7 +249,7 @@ class ClusterTicks:
         groups: dict[int, list[TickNote]] = {}
         missing: list[TickNote] = []
         for note in batch:
-            number = self._ledgers.get(note.uid)
+            number = self._histories.get(note.uid)
             if number is None:
                 missing.append(note)
             else:
@@ -264,7 +259,7 @@ class ClusterTicks:
         if missing:
             asked = self._shards.all
             for shard, left in zip(asked, await every(shard.ticks.keep(missing) for shard in asked), strict=True):
-                self._ledgers.update((note.uid, shard.number) for note in missing if note not in left)
+                self._histories.update((note.uid, shard.number) for note in missing if note not in left)
 
 
 def _name(change: Save | Drop) -> str:

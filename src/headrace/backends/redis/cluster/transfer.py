@@ -1,13 +1,13 @@
 """What goes from shard to shard: jobs that move to a queue of another shard, and rows that are spawned there.
 
-The script that settles or moves a job puts an entry with a mark into the channel from its shard, the source, to the
+The script that settles or moves a job puts an entry with a serial into the channel from its shard, the source, to the
 other one, the target. From there any process can carry it: it reads the channel, has the target take the entries in,
-and has the source drop what the target has. The target skips entries that it has already, by their marks. Every step
+and has the source drop what the target has. The target skips entries that it has already, by their serials. Every step
 can be repeated, be done by several processes at once, or be left undone: nothing is lost, and nothing is there twice.
 What a process that died has left is carried by the next one, at the latest by a reap.
 
-A mark is a rising number and the replication history of the server that gave it out. A replica that takes over begins a
-new history: it may lack the last entries, and give their numbers to others.
+A serial is a rising number and the replication id of the server that gave it out. A replica that takes over has a new
+id: it may lack the last entries, and give their numbers to others.
 """
 
 from __future__ import annotations

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
 from msgspec.structs import replace
 
+from headrace.backends.dead_letter_shares import bound_of, goes_on
 from headrace.backends.redis import ticks
 from headrace.backends.redis.cluster.dead import condemn_heaviest
 from headrace.backends.redis.cluster.shard import Ended, EndedJob, Overdue, Share
-from headrace.backends.redis.cluster.shards import Shards, attempt, every
+from headrace.backends.redis.cluster.shards import Shards, every, gather
 from headrace.backends.redis.schedule_layout import TICK_BYTES
-from headrace.backends.shares import bound_of, goes_on
-from headrace.errors import Unavailable
-from headrace.seam.records import Place, Reap, Reaped, Stamp, SweepClause, Swept
+from headrace.seam.records import Reap, Reaped, Stamp, SweepClause, SweepTarget, Swept
 
 
 async def reap(shards: Shards, req: Reap, at: Stamp) -> list[Reaped]:
     """Take back the oldest leases of all shards; then carry what waits for another shard."""
-    looks = await attempt(shard.overdue(req, at) for shard in shards.all)
-    seen = {shard.number: look for shard, look in zip(shards.all, looks, strict=True) if isinstance(look, Overdue)}
-    shares = share_out(seen, req)
-    answers = await attempt(shards.all[number].take_back(req, share, at) for number, share in shares.items())
-    await shards.relay.carry(((number, target) for number, look in seen.items() for target in look.targets), None)
-    reaped = [one for answer in answers if not isinstance(answer, Unavailable) for one in answer]
-    for problem in chain(looks, answers):
-        if isinstance(problem, Unavailable) and not reaped:
-            raise problem
-    order = {lease: index for index, lease in enumerate(_oldest(seen))}
+    looks, unseen = await gather({shard.number: shard.overdue(req, at) for shard in shards.all})
+    shares = share_out(looks, req)
+    answers, problem = await gather(
+        {number: shards.all[number].take_back(req, share, at) for number, share in shares.items()}
+    )
+    await shards.relay.carry(((number, target) for number, look in looks.items() for target in look.targets), None)
+    reaped = [one for answer in answers.values() for one in answer]
+    if not reaped and (problem := unseen or problem):
+        raise problem
+    order = {lease: index for index, lease in enumerate(_oldest(looks))}
     return sorted(reaped, key=lambda one: order.get(one.id, len(order)))
 
 
@@ -53,14 +51,19 @@ def share_out(looks: Mapping[int, Overdue], req: Reap) -> dict[int, Share]:
 
 async def sweep(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
     """Remove the oldest of all shards."""
-    if clause.place is Place.TICKS:
+    if clause.target is SweepTarget.TICKS:
         return await _sweep_ticks(shards, clause, at)
-    if clause.place is Place.KEYS:
+    if clause.target is SweepTarget.KEYS:
         return await _sweep_keys(shards, clause, at)
-    if clause.place in (Place.RESULTS, Place.TENANTS):
+    if clause.target in (SweepTarget.RESULTS, SweepTarget.TENANTS):
         return await _sweep_each(shards, clause, at)
+    if clause.jobs is not None:
+        swept = await every(shard.sweep(clause, at) for shard in shards.all)
+        return Swept(
+            sum(one.removed for one in swept), sum(one.bytes for one in swept), sum(one.kept for one in swept), False
+        )
     looks = await every(shard.ended(clause, at) for shard in shards.all)
-    if clause.place is Place.FAILED:
+    if clause.target is SweepTarget.FAILED:
         doomed, more = await _condemn_dead(shards, looks, clause, at)
     else:
         doomed, more = condemn(looks, clause)

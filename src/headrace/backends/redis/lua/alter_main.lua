@@ -29,16 +29,6 @@ local function clear_end(id, j)
     end
 end
 
--- Lists a job again, AVAILABLE or PAUSED as before.
-local function come_back(id, j)
-    save(id, j)
-    if j.state == AVAILABLE then
-        make_ready(id, j)
-    else
-        count(j.qid, PAUSED, 1)
-    end
-end
-
 local function apply(id, j)
     if kind == CANCEL then
         cancel(id, j, now, text)
@@ -56,7 +46,7 @@ local function apply(id, j)
     elseif kind == REQUEUE then
         if j.keyed == 1 then
             local key = key_of(id)
-            local other, taken = key_holder(j.qid, key, now, false)
+            local other, taken = key_owner(j.qid, key, now, 0)
             if taken and other ~= id then
                 return false
             end
@@ -81,7 +71,7 @@ local function apply(id, j)
             return false
         end
         if j.keyed == 1 and qid then
-            local _, taken = key_holder(qid, key_of(id), now, false)
+            local _, taken = key_owner(qid, key_of(id), now, 0)
             if taken then
                 return false
             end
@@ -101,15 +91,7 @@ local function apply(id, j)
         j.priority = given
         come_back(id, j)
     elseif kind == PUT_OFF or kind == PUT_AT then
-        leave(id, j, j.state == AVAILABLE)
-        j.run_at = kind == PUT_OFF and now + given or given
-        if j.grouped and j.state == AVAILABLE then
-            groups().call_from(id, j)
-        end
-        come_back(id, j)
-        if j.state == AVAILABLE then
-            wake(j.qid, j.run_at > now and SIGNALS or 1)
-        end
+        reschedule(id, j, kind == PUT_OFF and now + given or given, j.expires_at, now)
     elseif kind == WATCH then
         watch(id, text)
     elseif kind == HOLD then

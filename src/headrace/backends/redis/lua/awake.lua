@@ -1,6 +1,6 @@
 -- Keeps which tenants of a governed queue are awake, and when the others wake up (steps 1 and 5 of a claim).
 
--- BOUND: awake, but the rule ``holders`` lets only its present holders visit it.
+-- BOUND: awake, but the rule ``tenant_workers`` lets only its present holders visit it.
 local ASLEEP, AWAKE, FULL, BOUND = 0, 1, 2, 3
 
 -- Adds this to ``self``, the turns.
@@ -15,7 +15,7 @@ local function open_awake(self)
     end
 
     function self.is_bound(t)
-        local most = policy_of(t.qid)[RULE.holders]
+        local most = policy_of(t.qid)[RULE.tenant_workers]
         if not most then
             return false
         end
@@ -29,7 +29,7 @@ local function open_awake(self)
     -- The count of an awake tenant has changed: it is listed again before the list is next read.
     function self.move_later(q, t)
         q.moved[t.n] = t
-        self.note(t)
+        self.touch(t)
     end
 
     function self.write_moved(q)
@@ -59,10 +59,10 @@ local function open_awake(self)
         soon[qid] = math.min(soon[qid] or at, at)
     end
 
-    -- Sets that instant after a claim, which knows it exactly; nil: something must happen first. Not under the rule ``holders``: other
-    -- holders may find more.
+    -- Sets that instant after a claim, which knows it exactly; nil: something must happen first. Not under the rule ``tenant_workers``:
+    -- other holders may find more.
     function self.set_soon(qid, at)
-        if not policy_of(qid)[RULE.holders] then
+        if not policy_of(qid)[RULE.tenant_workers] then
             soon[qid] = nil
             if at then
                 call('ZADD', base .. ':fq', number(at), qid)
@@ -80,7 +80,7 @@ local function open_awake(self)
     end
 
     function self.list(t)
-        self.note(t)
+        self.touch(t)
         if t.status == AWAKE or t.status == BOUND then
             self.expect_in(t.qid, 0)
             t.status = self.is_bound(t) and BOUND or AWAKE
@@ -116,11 +116,11 @@ local function open_awake(self)
     function self.reconsider(t, at)
         local bucket = t.bucket
         if bucket and self.tenant_bucket(self.queue(t.qid), t) ~= bucket then
-            self.note(t)
+            self.touch(t)
         end
         if t.status == FULL then
             t.status, t.wake_at = ASLEEP, -1
-            self.note(t)
+            self.touch(t)
         end
         if t.status ~= ASLEEP then
             self.unlist(t)
@@ -132,22 +132,35 @@ local function open_awake(self)
 
     -- -- running jobs
 
+    -- A holder gets its first jobs of the tenant, or has none left (nil). If the tenant is listed by its holders, it is listed anew.
+    local function set_holder(t, holder, jobs, listed)
+        if listed then
+            self.unlist(t)
+        end
+        t.holders[holder] = jobs
+        if listed then
+            self.list(t)
+        end
+    end
+
+    -- A job of the tenant has ended here: there may be room for another one.
+    local function make_room(t)
+        if t.status == FULL then
+            t.status, t.wake_at = ASLEEP, -1
+            self.expect(t, instant)
+        end
+        self.forget(t)
+    end
+
     -- Jobs of the tenant begin to run.
     function self.start(t, holder, jobs)
         if t.holders[holder] then
             t.holders[holder] = t.holders[holder] + jobs
         else
-            local listed = t.status == AWAKE or t.status == BOUND
-            if listed then
-                self.unlist(t)
-            end
-            t.holders[holder] = jobs
-            if listed then
-                self.list(t)
-            end
+            set_holder(t, holder, jobs, t.status == AWAKE or t.status == BOUND)
         end
         t.running = t.running + jobs
-        self.note(t)
+        self.touch(t)
     end
 
     -- Jobs of the tenant stop running.
@@ -158,22 +171,11 @@ local function open_awake(self)
         if left > 0 then
             t.holders[holder] = left
         else
-            local bound = t.status == BOUND
-            if bound then
-                self.unlist(t)
-            end
-            t.holders[holder] = nil
-            if bound then
-                self.list(t)
-            end
+            set_holder(t, holder, nil, t.status == BOUND)
         end
-        if t.status == FULL then
-            t.status, t.wake_at = ASLEEP, -1
-            self.expect(t, instant)
-        end
-        self.forget(t)
+        make_room(t)
         local policy = policy_of(t.qid)
-        if policy[RULE.running] or policy[RULE.holders] or policy[RULE.tenant_running] or (t.limit and t.limit[1]) then
+        if policy[RULE.running] or policy[RULE.tenant_workers] or policy[RULE.tenant_running] or (t.limit and t.limit[1]) then
             wake(t.qid, jobs)
             self.expect_in(t.qid, 0)
         end
@@ -183,11 +185,7 @@ local function open_awake(self)
     function self.pass(qid, id)
         local t = self.known(qid, labels_of(call('HGET', base .. ':j', id))[3])
         if t then
-            if t.status == FULL then
-                t.status, t.wake_at = ASLEEP, -1
-                self.expect(t, instant)
-            end
-            self.forget(t)
+            make_room(t)
         end
     end
 
@@ -204,7 +202,7 @@ local function open_awake(self)
             local t = self.by_number(tonumber(flat[i]))
             t.status, t.since, t.wake_at, t.count = AWAKE, t.wake_at, -1, math.max(t.count, q.round)
             gone[#gone + 1] = flat[i]
-            self.note(t)
+            self.touch(t)
             if self.is_bound(t) then
                 self.list(t)
             else

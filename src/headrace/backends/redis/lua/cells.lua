@@ -37,6 +37,10 @@ do
             if cell then
                 lengths[i], cells[i] = #cell, cell
                 grown = grown + #cell
+                local hour = references.hour_of(cell)
+                if hour then
+                    references.add(id, hour)
+                end
             end
         end
         local bytes = {struct.pack(CELLS, lengths[1], lengths[2], lengths[3], lengths[4])}

@@ -1,6 +1,6 @@
 -- Runs a claim and puts its answer together.
--- ARGV from ``first``: holder, queue names (msgpack), limit, lease_for, lost_below, max_bytes. Answers: ids, jobs, states, replaced cells,
--- errors, the names of the queues by number, the time until there may be more (-1: unknown), whether a job was passed over (2: and this
+-- ARGV from ``first``: holder, queue names (msgpack), limit, lease_for, lost_below, max_bytes, wanted sections (a bit for each). Answers: ids,
+-- jobs, states, replaced cells, errors, the names of the queues by number, the time until there may be more (-1: unknown), whether a job was passed over (2: and this
 -- holder is to make room for it), expired jobs, and how many bytes there is still room for.
 
 local answer_claim
@@ -70,6 +70,12 @@ do
         end
         if #ids > 0 and call('EXISTS', base .. ':e') == 1 then
             errors = ask('HMGET', base .. ':e', ids)
+        end
+        local want = tonumber(ARGV[first + 6])
+        if want ~= ALL_SECTIONS then
+            for i, job in ipairs(b.jobs) do
+                b.jobs[i], patched[i] = trim.job(job, want), trim.patches(patched[i], want)
+            end
         end
         next_in = (b.room <= 0 or b.is_spent()) and 0 or next_in or -1
         return {

@@ -16,6 +16,7 @@
 --   :ir         hash    Q -> the group to continue with when jobs are called again
 --   :y          zset    AVAILABLE jobs that can expire, by the instant at which they are both due and expired
 --   :l          zset    RUNNING jobs by the end of their lease
+--   :lp         hash    id -> epoch (8 bytes) and progress of a RUNNING job that has told it
 --   :x:HOLDER   set     RUNNING jobs of a holder whose cancellation was requested
 --   :d:STATE    zset    ended jobs of one state by the instant of their end
 --   :D:TENANT   zset    FAILED jobs of one tenant, likewise
@@ -25,6 +26,7 @@
 --   :e          hash    id -> error                      :c  hash  id -> cells that a run has replaced or cleared
 --   :k          hash    Q:KEY -> who last took the key (KEY)
 --   :kx         zset    keys that outlive the record of their job, by the instant until which they are held
+--   :R          zset    jobs by the hour of the oldest object that their cells refer to
 --   :w          hash    id -> inboxes that wait for the job's end
 --   :q          hash    queue name -> number             :qn hash  number -> name          :qi  the last number
 --   :z          zset    numbers of paused queues by the end of the pause (FOREVER: until they are resumed)
@@ -36,10 +38,20 @@
 --   :g:QUEUE    list    signals to workers that wait for jobs of a queue
 --   :S          hash    name of a schedule -> how far it is planned (SCHEDULE)         :Sd hash  name -> its definition
 --   :Sn         zset    every such name, all with the score 0, so by name
---   :Sl:R:B     zset    enabled schedules of rank R and bucket B by the instant at which they must be looked at
---   :Sh:R       zset    the first of each of these lists, likewise   :Sr zset  ranks that have any
+--   :Sl:R:B     zset    enabled schedules of plan_priority R and bucket B by the instant at which they must be looked at
+--   :Sh:R       zset    the first of each of these lists, likewise   :Sr zset  plan_priorities that have any
 --   :T:UID      zset    what became of the slots of a schedule (TICK) by slot
 --   :T          zset    the slots of all schedules (PLANNED) by the instant at which they were planned
+--   :K          hash    name of a document -> its version (8 bytes) and body
+--   :Ys:L:NAME  string  a sheet of a tracker that begins at L (SHEET); NAME is how long its tracker's name is, that name, and the tier
+--   :Yl:NAME    zset    where the sheets of one tier begin, by the same number
+--   :Yd:TRACKER zset    the sheets of a tracker (L:TIER) by the instant at which they must be looked at
+--   :Yn         hash    NAME -> how many sheets, subjects and bytes of content (msgpack)
+--   :L          hash    legs of transfers that are open here
+--   :Ld:LEG     zset    jobs that departed on a leg, all with the score 0, so by id    :La:LEG zset  jobs that arrived
+--   :Lo:LEG     zset    likewise those whose parcels were not confirmed
+--   :Lp:LEG     hash    id -> parcel (msgpack)           :Lk:LEG hash  length of the queue's name, that name and the key -> id
+--   :parts:ID   zset    parts that a running job has sent (epoch and number in 8 bytes each, body), all with the score 0; they expire
 --   :v          string  the layout of all this
 --
 -- and for governed queues, whose jobs are in lanes instead, one for each tenant, priority and task:
@@ -63,10 +75,10 @@
 -- and, if the store has several shards, numbered ones:
 --
 --   :t:TARGET   list    entries on their way to another shard, oldest first      :tn hash  TARGET -> the last number given out
---   :tr:SOURCE  hash    history of its server -> the number up to which its entries were taken in
---   :to         hash    jobs on their way -> mark of the entry, number:history
---   :m          zset    jobs that have left lately, or found no room and went elsewhere, by when they did
---   :So         hash    schedules on their way -> mark of the entry
+--   :tr:SOURCE  hash    replid of its server -> the number up to which its entries were taken in
+--   :to         hash    jobs on their way -> serial of the entry, number:replid
+--   :m          zset    traces of jobs that have left lately, or found no room and went elsewhere, by when they did
+--   :So         hash    schedules on their way -> serial of the entry
 --
 -- Channels, where PREFIX is what comes before the hash tag: PREFIX:inbox:NAME with the id of a job that ended,
 -- PREFIX:holder:NAME when a cancellation waits for a holder, and PREFIX:schedules:all when schedules have changed.

@@ -1,7 +1,7 @@
 -- Finds the schedules that must be looked at now.
--- ARGV: now or '', limit, the share, of how many. Answers now; name, SCHEDULE and definition of each, by (rank, look_at, name); and the
--- time until the next one (-1: there is none, or more are due). No schedule comes before the first of its list, so the first N of a rank
--- are in the N lists whose first entries come first.
+-- ARGV: now or '', limit, the share, of how many. Answers now; name, SCHEDULE and definition of each, by (plan_priority, look_at, name);
+-- and the time until the next one (-1: there is none, or more are due). No schedule comes before the first of its list, so the first N of
+-- a priority are in the N lists whose first entries come first.
 
 local PIECE = 100
 
@@ -9,14 +9,15 @@ local now = clock(ARGV[1])
 local limit, share, shares = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local at = number(now)
 
--- Calls ``visit`` with each list of a rank whose first schedule is due between two instants, and with that schedule, until it returns true.
-local function each_bucket(rank, from, to, visit)
+-- Calls ``visit`` with each list of a priority whose first schedule is due between two instants, and with that schedule, until it returns
+-- true.
+local function each_bucket(priority, from, to, visit)
     local first = 0
     while true do
-        local names = call('ZRANGEBYSCORE', base .. ':Sh:' .. rank, from, to, 'LIMIT', first, PIECE)
+        local names = call('ZRANGEBYSCORE', base .. ':Sh:' .. priority, from, to, 'LIMIT', first, PIECE)
         for _, packed in ipairs(ask('HMGET', base .. ':S', names)) do
             local bucket = struct.unpack('>I2', packed, BUCKET_AT)
-            if bucket % shares == share and visit(base .. ':Sl:' .. rank .. ':' .. bucket, packed) then
+            if bucket % shares == share and visit(base .. ':Sl:' .. priority .. ':' .. bucket, packed) then
                 return
             end
         end
@@ -56,14 +57,14 @@ local function first_of(keys, want)
     end
 end
 
-local ranks = call('ZRANGE', base .. ':Sr', 0, -1)
+local priorities = call('ZRANGE', base .. ':Sr', 0, -1)
 local names, due = {}, {}
-for _, rank in ipairs(ranks) do
+for _, priority in ipairs(priorities) do
     local want, keys = limit - #names, {}
     if want <= 0 then
         break
     end
-    each_bucket(rank, '-inf', at, function(key)
+    each_bucket(priority, '-inf', at, function(key)
         keys[#keys + 1], due[#due + 1] = key, key
         return #keys == want
     end)
@@ -85,8 +86,8 @@ if #names < limit then
             consider(tonumber(first[2]))
         end
     end
-    for _, rank in ipairs(ranks) do
-        each_bucket(rank, '(' .. at, '+inf', function(_, packed)
+    for _, priority in ipairs(priorities) do
+        each_bucket(priority, '(' .. at, '+inf', function(_, packed)
             consider(read_schedule(packed).look_at)
             return true
         end)

@@ -1,13 +1,13 @@
 -- Finds ended jobs that a sweep may remove.
 -- ARGV: now or '', state, older_than (-1: no bound), limit, whether there are other bounds, whether it is a dry run, how long ago they must
--- have ended at least. Answers how many there are and their bytes; id, instant, size and whether it is too old, of each that may go (with
+-- have ended at least, and the last instant at which they may have ('': none). Answers how many there are and their bytes; id, instant, size and whether it is too old, of each that may go (with
 -- other bounds the first ``limit``; of those that are too old at most ``limit``); and whether it stopped half way.
 
 local now = clock(ARGV[1])
 local state, age, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local first = ARGV[5] == '1' and limit or 0
 local dry = ARGV[6] == '1'
-local spared = now - tonumber(ARGV[7])
+local spared = math.min(now - tonumber(ARGV[7]), tonumber(ARGV[8]) or now)
 local key = base .. ':d:' .. state
 
 local answers, aged = {}, 0

@@ -48,6 +48,7 @@ end
 local function forget(id, j, held_after)
     drop_key(id, j, held_after)
     leave_tenants({id})
+    references.forget({id})
     call('HDEL', base .. ':j', id)
     call('HDEL', base .. ':s', id)
     call('HDEL', base .. ':e', id)

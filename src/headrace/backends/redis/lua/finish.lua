@@ -15,7 +15,7 @@ do
     local function change_queue(id, j, qid, now)
         if j.keyed == 1 then
             local key = key_of(id)
-            local _, taken = key_holder(qid, key, now, false)
+            local _, taken = key_owner(qid, key, now, 0)
             drop_key(id, j)
             if taken then
                 j.keyed = 0
@@ -236,6 +236,9 @@ do
             count(qid, RUNNING, -jobs)
         end
         many('ZREM', base .. ':l', leases)
+        if call('EXISTS', base .. ':lp') == 1 then
+            many('HDEL', base .. ':lp', leases)
+        end
         many('HSET', base .. ':s', saved)
         many('HSET', base .. ':h', held)
         many('ZADD', base .. ':hx', expiring)
@@ -251,6 +254,7 @@ do
         end
         if #forgotten > 0 then
             leave_tenants(forgotten)
+            references.forget(forgotten)
             for _, name in ipairs({':j', ':s', ':e', ':c'}) do
                 if call('EXISTS', base .. name) == 1 then
                     many('HDEL', base .. name, forgotten)

@@ -2,8 +2,8 @@
 -- ``finish``. Answers what both do; without a claim, if not all leases could be ended.
 
 local now = clock(ARGV[1])
-local answers = finish_all(now, 8)
-if #answers < tonumber(ARGV[8]) then
+local answers = finish_all(now, 9)
+if #answers < tonumber(ARGV[9]) then
     settle()
     return {answers}
 end

@@ -17,6 +17,7 @@ end
 
 local function leave_running(id, j)
     call('ZREM', base .. ':l', id)
+    call('HDEL', base .. ':lp', id)
     if asked[j.cancel] then
         call('SREM', base .. ':x:' .. j.text, id)
     end

@@ -1,8 +1,8 @@
 -- Stores new jobs.
--- ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, hold_failed} of rows with a key (msgpack), {row, inbox} of
--- rows that are waited for (msgpack), {row, tenant} and {row, group} of rows that have one (msgpack), then the body of each row. Answers
--- {row, status, id, state, attempt, result} for rows that did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, 5 FULL because of the
--- whole store. A FULL row answers {row, status, id, 0, how many wait, how many may}.
+-- ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, rule (see key_owner)} of rows with a key (msgpack), {row, inbox} of
+-- rows that are waited for (msgpack), {row, tenant ('': none), hour} of rows that have a tenant or references (msgpack), {row, group} of
+-- rows that have one (msgpack), then the body of each row. Answers {row, status, id, state, attempt, result} for rows that did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, 5 FULL because of the
+-- whole store, 6 REPLACED. A FULL row answers {row, status, id, 0, how many wait, how many may}.
 
 local ROW_SIZE = 48
 local insert_rows, describe
@@ -10,7 +10,7 @@ local insert_rows, describe
 do
     local ROW = '>c16I2i2i8i8i8I4'
 
-    -- Marks of those ids that were here before, if the store has several shards.
+    -- When those ids left that have left a trace here, if the store has several shards.
     local function have_left(ids)
         return string.find(base, '{%d+}$') and call('EXISTS', base .. ':m') == 1 and ask('ZMSCORE', base .. ':m', ids) or {}
     end
@@ -45,7 +45,7 @@ do
     end
 
     -- ``only``: which of the rows to store; ``gate``: whether the rule ``depth`` applies.
-    function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, first_body, bodies, only, gate)
+    function insert_rows(now, qids, heads, keyed, inboxes, owned, grouped, first_body, bodies, only, gate)
         local governing = is_any_governed()
         local is_full = gate and call('EXISTS', base .. ':P') == 1 and open_gate()
         local count_rows = #heads / ROW_SIZE
@@ -57,9 +57,9 @@ do
             expiries[i] = expires >= 0 and now + expires or 0
         end
         local known, left = ask('ZMSCORE', base .. ':a', ids), have_left(ids)
-        local keys, holds, waits, group_of_row = {}, {}, {}, {}
+        local keys, rules, waits, group_of_row = {}, {}, {}, {}
         for _, one in ipairs(keyed) do
-            keys[one[1]], holds[one[1]] = one[2], one[3]
+            keys[one[1]], rules[one[1]] = one[2], one[3]
         end
         for _, one in ipairs(inboxes) do
             waits[one[1]] = one[2]
@@ -69,7 +69,7 @@ do
         end
         local answers, jobs, all, plain_lists, dying, seen = {}, {}, {}, {}, {}, {}
         local last, last_text
-        local fresh_rows, grouped_lists = {}, {}
+        local fresh_rows, grouped_lists, replacing = {}, {}, {}
         for i = 1, count_rows do
             local id, qid, key = ids[i], queues[i], keys[i]
             local fine = not only or only[i]
@@ -77,7 +77,7 @@ do
                 fine = false
                 answers[#answers + 1] = {i, 1, id}
             elseif fine and key then
-                local other, taken, alone = key_holder(qid, key, now, holds[i], seen)
+                local other, taken, alone = key_owner(qid, key, now, rules[i], seen)
                 if taken then
                     fine = false
                     answers[#answers + 1] = {i, 2, other, alone and COMPLETED}
@@ -86,6 +86,9 @@ do
                         if j.state <= PAUSED then
                             watch(other, waits[i])
                         end
+                    end
+                    if rules[i] >= 8 and not alone then
+                        replacing[#replacing + 1] = answers[#answers]
                     end
                 end
             end
@@ -138,9 +141,14 @@ do
                 end
             end
         end
-        for _, one in ipairs(tenants) do
+        for _, one in ipairs(owned) do
             if fresh_rows[one[1]] then
-                enter_tenant(ids[one[1]], one[2])
+                if one[2] ~= '' then
+                    enter_tenant(ids[one[1]], one[2])
+                end
+                if one[3] then
+                    references.add(ids[one[1]], one[3])
+                end
             end
         end
         many('HSET', base .. ':j', jobs)
@@ -178,6 +186,12 @@ do
             groups().call_later(list.qid, list.group)
         end
         call_groups()
+        for _, answer in ipairs(replacing) do
+            local i = answer[1]
+            if replace_waiting(answer[3], math.floor(rules[i] / 8), bodies[first_body + i - 1], run_ats[i], expiries[i], now) then
+                answer[2] = 6
+            end
+        end
         return answers
     end
 
@@ -185,7 +199,7 @@ do
     function describe(answers, now)
         for _, answer in ipairs(answers) do
             local id, status = answer[3], answer[2]
-            if status < 4 then
+            if status < 4 or status == 6 then
                 -- A job that has left for another shard is described by that one.
                 local j = answer[4] and {state = answer[4], attempt = 0} or find(id) or {state = -1, attempt = 0}
                 answer[4], answer[5], answer[6] = j.state, j.attempt, false

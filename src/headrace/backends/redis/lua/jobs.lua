@@ -87,6 +87,12 @@ local function worker_of(holder, now)
     return fine and type(worker) == 'table' and worker[1] or false
 end
 
+-- Returns the progress of a RUNNING job, or false.
+local function progress_of(id, j)
+    local told = j.state == RUNNING and call('HGET', base .. ':lp', id)
+    return told and #told >= 8 and struct.unpack('>I8', told) == j.epoch and string.sub(told, 9)
+end
+
 local function save(id, j)
     call('HSET', base .. ':s', id, write_state(j))
 end

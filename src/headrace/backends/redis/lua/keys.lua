@@ -1,6 +1,6 @@
 -- Takes keys, looks up who has them, and gives them back.
 
-local key_of, key_field, key_holder, named_by, take_key, end_key, drop_key
+local key_of, key_field, key_owner, named_by, take_key, end_key, drop_key
 
 do
     function key_of(id)
@@ -24,19 +24,28 @@ do
     local outliving = {}
 
     -- Returns the id that has the key, whether that keeps others from taking it, and whether the key outlives its job. ``seen``: ids of
-    -- jobs that are about to be stored.
-    function key_holder(qid, key, now, hold_failed, seen)
+    -- jobs that are about to be stored. ``rule``: 1 if a failed job keeps its key, plus 2 if only a live job does, or 4 if only one that waits,
+    -- plus what the row replaces, times 8 (see replace_waiting).
+    function key_owner(qid, key, now, rule, seen)
+        local hold_failed, till = rule % 2 == 1, math.floor(rule / 2) % 4
         local field = key_field(qid, key)
         local packed = call('HGET', base .. ':k', field)
         if not packed or #packed < KEY_SIZE then
             return nil, false
         end
         local id, held_until, kind = struct.unpack(KEY, packed)
+        local held = till == 0 and held_until > now
         if kind == OUTLIVES then
             outliving[field] = true
-            return id, held_until > now, true
+            return id, held, true
         end
-        return id, (kind == 0 and ((seen and seen[id]) or not is_lost(id))) or held_until > now or (kind == 2 and hold_failed)
+        if kind ~= 0 then
+            return id, held or (kind == 2 and hold_failed)
+        elseif seen and seen[id] then
+            return id, true
+        end
+        local j = till == 2 and find(id)
+        return id, not is_lost(id) and not (j and j.state == RUNNING)
     end
 
     -- Returns the job that a key names, or ''.
@@ -46,7 +55,7 @@ do
         return packed and string.byte(packed, KEY_SIZE) ~= OUTLIVES and string.sub(packed, 1, 16) or ''
     end
 
-    -- Takes a key that is free according to ``key_holder``.
+    -- Takes a key that is free according to ``key_owner``.
     function take_key(id, qid, key)
         local field = key_field(qid, key)
         call('HSET', base .. ':k', field, struct.pack(KEY, id, 0, 0))

@@ -83,7 +83,7 @@ local function open_lanes(self)
         t.view = nil
         many('ZADD', lane.key, entries)
         t.due = t.due + #entries / 2
-        self.note(t)
+        self.touch(t)
     end
 
     -- Lists delayed jobs (instant, name, ...).
@@ -95,7 +95,7 @@ local function open_lanes(self)
         end
         many('ZADD', base .. ':F:' .. t.qid, ids)
         t.delayed = t.delayed + #entries / 2
-        self.note(t)
+        self.touch(t)
     end
 
     -- Lists a job that may be claimed when it is due.

@@ -1,7 +1,7 @@
 -- Finds where jobs are. ARGV: ids, {queue, key} (msgpack). Answers for each id 0 unknown, 1 here, 2 on its way to another shard, or when it
 -- left; then for each key the id that last took it, or ''.
 
-local codes, holders = {}, {}
+local codes, jobs = {}, {}
 for i, id in ipairs(ids_in(ARGV[1])) do
     codes[i] = call('HEXISTS', base .. ':j', id) + call('HEXISTS', base .. ':to', id)
     if codes[i] == 0 then
@@ -9,6 +9,6 @@ for i, id in ipairs(ids_in(ARGV[1])) do
     end
 end
 for i, one in ipairs(cmsgpack.unpack(ARGV[2])) do
-    holders[i] = named_by(one[1], one[2])
+    jobs[i] = named_by(one[1], one[2])
 end
-return {codes, holders}
+return {codes, jobs}

@@ -52,3 +52,26 @@ local function make_ready(id, j)
     end
     call_groups()
 end
+
+-- Lists a job again, AVAILABLE or PAUSED as before.
+local function come_back(id, j)
+    save(id, j)
+    if j.state == AVAILABLE then
+        make_ready(id, j)
+    else
+        count(j.qid, PAUSED, 1)
+    end
+end
+
+-- A waiting job is due, and expires, at other instants.
+local function reschedule(id, j, run_at, expires_at, now)
+    leave(id, j, j.state == AVAILABLE)
+    j.run_at, j.expires_at = run_at, expires_at
+    if j.grouped and j.state == AVAILABLE then
+        groups().call_from(id, j)
+    end
+    come_back(id, j)
+    if j.state == AVAILABLE then
+        wake(j.qid, run_at > now and SIGNALS or 1)
+    end
+end

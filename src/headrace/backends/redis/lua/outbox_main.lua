@@ -1,6 +1,6 @@
 -- Reads what waits for another shard, and drops what has arrived there.
--- ARGV: the shard, the mark of the last entry that it has received ('' : none), how many entries, how many bytes. Answers the next entries:
--- {mark, kind, now, ...} (msgpack).
+-- ARGV: the shard, the serial of the last entry that it has received ('' : none), how many entries, how many bytes. Answers the next
+-- entries: {serial, kind, now, ...} (msgpack).
 
 local STEP = 8
 
@@ -23,15 +23,16 @@ local function each(visit)
     end
 end
 
--- Removes all of a job that has arrived, but leaves a mark.
-local function forget_left(id, mark)
-    if call('HGET', base .. ':to', id) == mark then
+-- Removes all of a job that has arrived, but leaves a trace.
+local function forget_left(id, serial)
+    if call('HGET', base .. ':to', id) == serial then
         leave_tenants({id})
+        references.forget({id})
         for _, name in ipairs({':to', ':j', ':s', ':e', ':c', ':w', ':h'}) do
             call('HDEL', base .. name, id)
         end
         call('ZREM', base .. ':a', id)
-        mark_left(id)
+        leave_trace(id)
     end
 end
 

@@ -147,7 +147,7 @@ local function open_pick(own)
             own.spend(bucket, b.now, #list)
             spent = spent or bucket
         end
-        own.note(t)
+        own.touch(t)
         return spent
     end
 

@@ -31,7 +31,7 @@ local function by_row(packed)
     return found
 end
 
-local keys, inboxes, tenants, groups_of = by_row(ARGV[6]), by_row(ARGV[7]), by_row(ARGV[8]), by_row(ARGV[9])
+local keys, inboxes, owned_rows, groups_of = by_row(ARGV[6]), by_row(ARGV[7]), by_row(ARGV[8]), by_row(ARGV[9])
 
 -- Rows that are about to be stored.
 local pending, waiting = {}, {}
@@ -43,7 +43,7 @@ local function insert_pending()
         bodies[i] = ARGV[bodies_at + row]
         keyed[#keyed + 1] = keys[row] and {i, keys[row][2], keys[row][3]}
         waited[#waited + 1] = inboxes[row] and {i, inboxes[row][2]}
-        owned[#owned + 1] = tenants[row] and {i, tenants[row][2]}
+        owned[#owned + 1] = owned_rows[row] and {i, owned_rows[row][2], owned_rows[row][3]}
         grouped[#grouped + 1] = groups_of[row] and {i, groups_of[row][2]}
     end
     insert_rows(now, qids, table.concat(some), keyed, waited, owned, grouped, 1, bodies)
@@ -84,7 +84,7 @@ local function carry_out(name, nth, tick_at_first)
         return false, count
     end
     local moves = version >= 0
-    local was = {enabled = s.enabled, look_at = s.look_at, rank = s.rank, bucket = s.bucket}
+    local was = {enabled = s.enabled, look_at = s.look_at, plan_priority = s.plan_priority, bucket = s.bucket}
     local outcomes = {}
     for i = 1, count do
         local instant, run_at, row, slots, overlap = struct.unpack(NEW, ARGV[4], (tick_at_first + i - 1) * NEW_SIZE + 1)

@@ -4,10 +4,10 @@
 local base, call, number, many, ask = base, call, number, many, ask
 
 -- POLICY (msgpack; false where there is no such rule): version, running, rate ({every, burst}), tenant_running, tenant_rate, whether tasks
--- have rates, holders, chunk, ageing, group_running, depth, whether it governs its queue.
+-- have rates, tenant_workers, tenant_batch, ageing, group_running, depth, whether it governs its queue.
 local RULE = {
-    version = 1, running = 2, rate = 3, tenant_running = 4, tenant_rate = 5, task_rates = 6, holders = 7, chunk = 8, ageing = 9,
-    group_running = 10, depth = 11, governs = 12,
+    version = 1, running = 2, rate = 3, tenant_running = 4, tenant_rate = 5, task_rates = 6, tenant_workers = 7,
+    tenant_batch = 8, ageing = 9, group_running = 10, depth = 11, governs = 12,
 }
 local NO_POLICY = {0, false, false, false, false, false, false, false, false, 1, false, false}
 

@@ -1,9 +1,9 @@
 -- Takes in what another shard has sent.
--- ARGV: that shard, then entries in the order of their numbers. Entries that were taken in before change nothing. Answers the mark of the
+-- ARGV: that shard, then entries in the order of their numbers. Entries that were taken in before change nothing. Answers the serial of the
 -- last entry: it and all before it are here.
 
--- How many histories of a source are remembered, each with its last number. Older entries do not come again.
-local HISTORIES = 16
+-- How many replids of a source are remembered, each with its last number. Older entries do not come again.
+local REPLIDS = 16
 
 local source = ARGV[1]
 local key = base .. ':tr:' .. source
@@ -18,61 +18,26 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
     j.qid, j.cancel = qid_of(queue), 0
     call('HDEL', base .. ':to', id)
     call('ZREM', base .. ':m', id)
-    call('ZADD', base .. ':a', 0, id)
-    call('HSET', base .. ':j', id, job)
-    local tenant = labels_of(job)[3]
-    if tenant ~= '' then
-        enter_tenant(id, tenant)
-    end
-    for name, value in pairs({[':e'] = error, [':c'] = cells, [':h'] = result, [':w'] = waiters}) do
-        if value then
-            call('HSET', base .. name, id, value)
-        else
-            call('HDEL', base .. name, id)
-        end
-    end
-    if j.keyed == 1 then
-        local _, taken = key_holder(j.qid, key_of(id), now, false)
-        if taken then
-            j.keyed = 0
-        else
-            take_key(id, j.qid, key_of(id))
-        end
-    end
-    save(id, j)
-    if j.state == AVAILABLE then
-        make_ready(id, j)
-        wake(j.qid, 1)
-        return
-    end
-    if j.state < COMPLETED then
-        count(j.qid, j.state, 1)
-        return
-    end
-    mind_sweep(j.instant)
-    list_ended(id, j)
-    if result then
-        call('ZADD', base .. ':hx', number(j.held_until), id)
-    end
+    store_whole(now, id, j, job, error, cells, result, waiters)
 end
 
--- A row: its head, the length of what follows (4 bytes), {queue, key, hold_failed, inbox, tenant, group} (msgpack), its body.
+-- A row: its head, the length of what follows (4 bytes), {queue, key, rule, inbox, tenant, group, hour} (msgpack), its body.
 local function spawn(now, row)
     local length = struct.unpack('>I4', row, ROW_SIZE + 1)
     local names = cmsgpack.unpack(string.sub(row, ROW_SIZE + 5, ROW_SIZE + 4 + length))
     local keyed = names[2] and {{1, names[2], names[3]}} or {}
     local inboxes = names[4] and {{1, names[4]}} or {}
-    local tenants = names[5] ~= '' and {{1, names[5]}} or {}
+    local owned = {{1, names[5], names[7]}}
     local grouped = names[6] and {{1, names[6]}} or {}
     instant = now
     local body = string.sub(row, ROW_SIZE + 5 + length)
-    insert_rows(now, {qid_of(names[1])}, string.sub(row, 1, ROW_SIZE), keyed, inboxes, tenants, grouped, 1, {body})
+    insert_rows(now, {qid_of(names[1])}, string.sub(row, 1, ROW_SIZE), keyed, inboxes, owned, grouped, 1, {body})
 end
 
 -- The job has taken the key along and ended: the key names nothing, unless another job has it.
 local function let_go_of_key(now, queue, name)
     local qid = call('HGET', base .. ':q', queue)
-    if qid and not select(2, key_holder(qid, name, now, false)) then
+    if qid and not select(2, key_owner(qid, name, now, 0)) then
         call('HDEL', base .. ':k', key_field(qid, name))
     end
 end
@@ -89,14 +54,14 @@ local function settle_in(name, packed, definition)
     tell('schedules', 'all', '')
 end
 
-local last, mark = {}, ''
+local last, serial = {}, ''
 for i = 2, #ARGV do
     local entry = cmsgpack.unpack(ARGV[i])
     local kind, now = entry[2], tonumber(entry[3])
-    mark = entry[1]
-    local count, history = string.match(mark, '(%d+):(%x+)')
-    last[history] = last[history] or tonumber(call('HGET', key, history) or 0)
-    if tonumber(count) > last[history] then
+    serial = entry[1]
+    local count, replid = string.match(serial, '(%d+):(%x+)')
+    last[replid] = last[replid] or tonumber(call('HGET', key, replid) or 0)
+    if tonumber(count) > last[replid] then
         if kind == 'job' then
             arrive(now, unpack(entry, 4, 11))
         elseif kind == 'row' then
@@ -106,19 +71,19 @@ for i = 2, #ARGV do
         elseif kind == 'schedule' then
             settle_in(unpack(entry[4]))
         end
-        last[history] = tonumber(count)
+        last[replid] = tonumber(count)
     end
 end
-for history, count in pairs(last) do
-    call('HSET', key, history, number(count))
+for replid, count in pairs(last) do
+    call('HSET', key, replid, number(count))
 end
-local histories = call('HKEYS', key)
-if #histories > HISTORIES then
+local replids = call('HKEYS', key)
+if #replids > REPLIDS then
     local lowest
-    for _, history in ipairs(histories) do
-        local count = tonumber(call('HGET', key, history))
-        if not last[history] and (not lowest or count < lowest[2]) then
-            lowest = {history, count}
+    for _, replid in ipairs(replids) do
+        local count = tonumber(call('HGET', key, replid))
+        if not last[replid] and (not lowest or count < lowest[2]) then
+            lowest = {replid, count}
         end
     end
     if lowest then
@@ -126,4 +91,4 @@ if #histories > HISTORIES then
     end
 end
 settle()
-return mark
+return serial

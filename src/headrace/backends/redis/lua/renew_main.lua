@@ -1,7 +1,8 @@
 -- Records the beat of a worker and renews its leases.
 -- ARGV: now or '', holder, the worker (msgpack: name, queues, slots, busy), ttl, lease_for, whether it is leaving, (id, epoch) of its
 -- leases, the longest gap between beats, how long workers must have been at work before an absence counts, how many of the first leases to
--- look through for its own. Answers: numbers of the leases that are lost, jobs to cancel, paused queues, its own leases among those that
+-- look through for its own, the progress of some
+-- (number of the lease, length, bytes). Answers: numbers of the leases that are lost, jobs to cancel, paused queues, its own leases among those that
 -- expire first (id, epoch, whether it had begun before), and whether any leases have expired.
 
 local LEASE = '>c16I8'
@@ -31,13 +32,13 @@ for i = 1, #ARGV[7] / LEASE_SIZE do
     ids[i], epochs[i] = struct.unpack(LEASE, ARGV[7], (i - 1) * LEASE_SIZE + 1)
 end
 local till = now + tonumber(ARGV[5])
-local lost, leases, saved = {}, {}, {}
+local lost, leases, saved, is_kept = {}, {}, {}, {}
 for i, packed in ipairs(ask('HMGET', base .. ':s', ids)) do
     local j = packed and read_state(packed)
     if not j or j.state ~= RUNNING or j.epoch ~= epochs[i] or j.text ~= holder then
         lost[#lost + 1] = i
     else
-        j.instant = till
+        j.instant, is_kept[i] = till, true
         saved[#saved + 1] = ids[i]
         saved[#saved + 1] = write_state(j)
         leases[#leases + 1] = number(till)
@@ -45,6 +46,16 @@ for i, packed in ipairs(ask('HMGET', base .. ':s', ids)) do
     end
 end
 many('HSET', base .. ':s', saved)
+local told, at = {}, 1
+while at < #ARGV[11] do
+    local i, length = struct.unpack('>I4I4', ARGV[11], at)
+    if is_kept[i] then
+        told[#told + 1] = ids[i]
+        told[#told + 1] = struct.pack('>I8', epochs[i]) .. string.sub(ARGV[11], at + 8, at + 7 + length)
+    end
+    at = at + 8 + length
+end
+many('HSET', base .. ':lp', told)
 many('ZADD', base .. ':l', leases)
 local paused, known, names = {}, {}, {}
 if call('EXISTS', base .. ':z') == 1 then

@@ -1,13 +1,20 @@
 -- Finds jobs that match, newest id first.
 -- ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), the id below which they are ('' : any), limit,
--- how many to look at. Answers now; for each job: id, job without cells, state, '', '', '', worker, run_at; the names of the queues by
+-- how many to look at. Answers now; for each job: id, job without cells, state, '', '', '', worker, run_at, progress; the names of the queues by
 -- number; and the id down to which it has looked ('' : to the end).
 
 local now = clock(ARGV[1])
 local sel = selector(ARGV[5])
 local below, limit, look = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+-- Running jobs are looked for among the leases, as long as these are few.
+local ONLY_RUNNING, FEW = 2, 5000
 local ids
-if ARGV[2] == '1' then
+local leases = sel[4] == ONLY_RUNNING and ARGV[2] ~= '1' and call('ZCARD', base .. ':l')
+if leases and leases <= FEW then
+    ids = call('ZRANGE', base .. ':l', 0, -1)
+    table.sort(ids, function(a, b) return before(b, a) end)
+    look = #ids + 1
+elseif ARGV[2] == '1' then
     ids = named(ARGV[3], cmsgpack.unpack(ARGV[4]))
     table.sort(ids, function(a, b) return before(b, a) end)
     look = #ids + 1
@@ -22,7 +29,7 @@ for i, id in ipairs(ids) do
         if j then
             local worker = j.state == RUNNING and worker_of(j.text, now)
             known[j.qid] = true
-            answers[#answers + 1] = {id, without_cells(job), packed, false, false, false, worker, number(j.run_at)}
+            answers[#answers + 1] = {id, without_cells(job), packed, false, false, false, worker, number(j.run_at), progress_of(id, j)}
         end
     end
     if #answers > limit then

@@ -1,15 +1,15 @@
 -- Sends jobs, rows and schedules to another shard.
 -- A job that leaves is taken off every list at once. Its record stays readable until the job has arrived.
 
--- The replication history of this server. A new one begins each time it starts or becomes a primary.
-local history
+-- The replication id of this server. It gets a new one each time it starts or becomes a primary.
+local replid
 
--- Puts an entry into the channel to ``target``. Its mark is the next number in this server's history.
+-- Puts an entry into the channel to ``target``. Its serial is the next number, and the server's replid.
 local function send(target, kind, now, what)
-    history = history or string.match(call('INFO', 'replication'), 'master_replid:(%x+)')
-    local mark = number(call('HINCRBY', base .. ':tn', target, 1)) .. ':' .. history
-    call('RPUSH', base .. ':t:' .. target, cmsgpack.pack({mark, kind, number(now), what}))
-    return mark
+    replid = replid or string.match(call('INFO', 'replication'), 'master_replid:(%x+)')
+    local serial = number(call('HINCRBY', base .. ':tn', target, 1)) .. ':' .. replid
+    call('RPUSH', base .. ':t:' .. target, cmsgpack.pack({serial, kind, number(now), what}))
+    return serial
 end
 
 -- Sends a job that is on no list; its key is free here.

@@ -4,7 +4,7 @@
 
 -- How many signals a queue has at most.
 local SIGNALS = 8
-local wake, settle_signals
+local wake, signal, settle_signals
 
 do
     local SIGNAL_TTL = 60
@@ -16,17 +16,21 @@ do
         woken[qid] = (woken[qid] or 0) + jobs
     end
 
+    function signal(queue, jobs)
+        local key = base .. ':g:' .. queue
+        local there = call('LLEN', key)
+        local more = math.min(jobs, SIGNALS - there)
+        if more > 0 then
+            call('LPUSH', key, unpack(ONES, 1, more))
+        end
+        if there == 0 then
+            call('EXPIRE', key, SIGNAL_TTL)
+        end
+    end
+
     function settle_signals()
         for qid, jobs in pairs(woken) do
-            local key = base .. ':g:' .. name_of(qid)
-            local there = call('LLEN', key)
-            local more = math.min(jobs, SIGNALS - there)
-            if more > 0 then
-                call('LPUSH', key, unpack(ONES, 1, more))
-            end
-            if there == 0 then
-                call('EXPIRE', key, SIGNAL_TTL)
-            end
+            signal(name_of(qid), jobs)
         end
         woken = {}
     end

@@ -1,12 +1,12 @@
 -- Removes ended jobs, oldest end first; FAILED jobs that are too old, or if none is, those that are too many.
 -- ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound), limit, whether it is a dry run, how long ago they
--- must have ended at least. Answers removed, bytes, kept, more.
+-- must have ended at least, and the last instant at which they may have ('': none). Answers removed, bytes, kept, more.
 
 local now = clock(ARGV[1])
 local state = tonumber(ARGV[2])
 local age, most, most_bytes, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local dry = ARGV[7] == '1'
-local spared = now - tonumber(ARGV[8])
+local spared = math.min(now - tonumber(ARGV[8]), tonumber(ARGV[9]) or now)
 
 if state == 0 then
     local ids = call('ZRANGEBYSCORE', base .. ':hx', '-inf', number(now), 'LIMIT', 0, limit + 1)

@@ -4,6 +4,6 @@ local now = clock(ARGV[1])
 local answers = {}
 for i, one in ipairs(cmsgpack.unpack(ARGV[2])) do
     local qid = call('HGET', base .. ':q', one[1])
-    answers[i] = qid and select(2, key_holder(qid, one[2], now, false)) and 1 or 0
+    answers[i] = qid and select(2, key_owner(qid, one[2], now, 0)) and 1 or 0
 end
 return answers

@@ -17,7 +17,7 @@ local function open_turns()
     -- -- tenants
 
     -- The tenant has changed and is to be written.
-    function self.note(t)
+    function self.touch(t)
         changed[t.n] = t
     end
 
@@ -85,7 +85,7 @@ local function open_turns()
         t.digits = number(t.n)
         tenants[t.n], numbers[qid][name] = t, t.n
         call('ZADD', base .. ':V:' .. qid, 0, self.title(t))
-        self.note(t)
+        self.touch(t)
         return t
     end
 
@@ -112,7 +112,7 @@ local function open_turns()
         self.unlist(t)
         t.status, t.wake_at, t.count, t.since, t.bucket = ASLEEP, -1, 0, 0, false
         t.gone = not t.limit and t.paused <= instant
-        self.note(t)
+        self.touch(t)
         if t.gone then
             tenants[t.n], numbers[t.qid] = nil, numbers[t.qid] or {}
             numbers[t.qid][t.name] = false
@@ -121,7 +121,7 @@ local function open_turns()
 
     -- Removes a tenant if nothing depends on it: it has no jobs, its count is not above the round, and its rate is not in use.
     function self.forget(t)
-        self.note(t)
+        self.touch(t)
         if is_forgettable(t) and t.count <= self.queue(t.qid).round then
             self.remove(t)
         end
@@ -129,7 +129,7 @@ local function open_turns()
 
     -- Its limit or pause was changed by hand.
     function self.change(t)
-        self.note(t)
+        self.touch(t)
         self.reconsider(t, instant)
         if t.count == 0 and t.wake_at < 0 and not t.limit and is_forgettable(t) then
             self.remove(t)

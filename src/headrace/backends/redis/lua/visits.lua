@@ -8,7 +8,7 @@ local function open_visits()
     -- How many awake tenants are read together, at most.
     local WINDOW = 16
     -- How many jobs a visit takes if the policy does not say.
-    local CHUNK = 10
+    local TENANT_BATCH = 10
     -- The steps that a queue, a visit, a tenant that wakes up and a promoted job cost.
     local PER_QUEUE, PER_VISIT, PER_WAKING, PER_PROMOTED = 25, 14, 3, 2
 
@@ -53,7 +53,7 @@ local function open_visits()
     -- 2. Next tenant: the first of those that every holder may visit and of those whose jobs this holder has.
     local function next_tenant(b, q)
         local first = look_at_window(q)
-        if q.policy[RULE.holders] and q.owned ~= false then
+        if q.policy[RULE.tenant_workers] and q.owned ~= false then
             local title = call('ZRANGE', base .. ':O:' .. q.qid .. ':' .. b.holder, 0, 0)[1]
             q.owned = title and true or false
             local mine = title and own.by_number(struct.unpack('>I8', title, #title - 7))
@@ -85,7 +85,7 @@ local function open_visits()
             own.fall_asleep(t, math.max(t.paused > b.now and t.paused or 0, free == 0 and own.opens_at(bucket) or 0))
             return 0
         end
-        return math.min(q.policy[RULE.chunk] or CHUNK, most and most - t.running or FOREVER, free or FOREVER)
+        return math.min(q.policy[RULE.tenant_batch] or TENANT_BATCH, most and most - t.running or FOREVER, free or FOREVER)
     end
 
     -- 5. Rest: the tenant sleeps until it may have something again.
@@ -148,7 +148,7 @@ local function open_visits()
         b.step(PER_QUEUE + PER_WAKING * own.wake(q, b.now, most))
         q.window = {}
         -- As many tenants as are needed if each has enough; more are read when these were not enough.
-        q.width = math.min(WINDOW, math.ceil(most / (q.policy[RULE.chunk] or CHUNK)))
+        q.width = math.min(WINDOW, math.ceil(most / (q.policy[RULE.tenant_batch] or TENANT_BATCH)))
         local total = 0
         while total < most and b.left() > 0 and not b.is_spent() do
             local room = math.min(most - total, room_of(b, q))

@@ -6,13 +6,9 @@ local open_walk
 do
     -- Heaps: tables whose first item comes before all others.
     local function heap_push(heap, item, comes_first)
-        local at = #heap + 1
-        while at > 1 do
-            local above = math.floor(at / 2)
-            if not comes_first(item, heap[above]) then
-                break
-            end
-            heap[at], at = heap[above], above
+        local at, above = #heap + 1, math.floor((#heap + 1) / 2)
+        while above > 0 and comes_first(item, heap[above]) do
+            heap[at], at, above = heap[above], above, math.floor(above / 2)
         end
         heap[at] = item
     end

@@ -2,8 +2,8 @@
 -- another shard.
 local names = cmsgpack.unpack(ARGV[1])
 local leaving = {}
-for i, mark in ipairs(ask('HMGET', base .. ':So', names)) do
-    if mark then
+for i, serial in ipairs(ask('HMGET', base .. ':So', names)) do
+    if serial then
         leaving[#leaving + 1] = names[i]
     end
 end

@@ -1,11 +1,14 @@
--- A job's header and small cells lie in ``jobs``, written once. Where the job is, is told by the one of ``ready``,
--- ``running``, ``paused`` and ``ended`` that has its ``seq``; the counters that change from run to run travel there.
--- ``seq`` is an integer because rows that are found and deleted by rowid cost half of those found by a 16-byte id.
+-- ``jobs`` has one row per job, with its small cells. The state of a job is told by the table that has its ``seq``:
+-- ``ready``, ``running``, ``paused`` or ``ended``. What changes from run to run is kept there.
+-- ``seq`` is an integer because it costs half as much to find and delete a row by rowid as by a 16-byte id.
+-- Instants and durations are microseconds; instants count from 1970.
 
--- The queues in use, how many of their jobs are in which state, and until when claims from them are stopped.
--- ``policy`` is what was saved, of which ``turns`` (of a group), ``depth`` and ``holders`` are told apart, and whether it
--- bounds what runs; ``governed`` is 2 until the jobs that waited before have been brought into lanes; ``round`` and
--- ``full_at`` are those of its turns; ``outlived`` counts keys that outlive their jobs.
+-- The queues in use, their rules, and how many of their jobs are in which state. Nothing is claimed from a queue before
+-- ``paused_until``. ``policy`` is the policy as it was saved. Copies of its rules: ``turns`` is ``group_running``,
+-- ``holders`` is ``tenant_workers``; ``bounded`` says whether any rule limits what runs. ``governed`` is 2 until the
+-- jobs that waited before have been brought into the lanes of their tenants. ``round`` and ``full_at``: see
+-- ``Backend.claim`` and ``Rate``. ``chosen`` is the holder that is chosen for jobs on their last chance. ``outlived``
+-- counts keys that outlive their jobs.
 CREATE TABLE queues (
     qid INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -32,13 +35,13 @@ CREATE TABLE queues (
 CREATE INDEX queues_stopped ON queues (name) WHERE paused_until > 0;
 CREATE INDEX queues_ruled ON queues (name) WHERE governed OR policy IS NOT NULL;
 
--- Queues that nothing refers to: their names are forgotten by the next sweep.
+-- Queues that nothing refers to. The next sweep forgets them.
 CREATE INDEX queues_idle ON queues (paused_until)
 WHERE NOT governed AND policy IS NULL
     AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0 AND outlived = 0;
 
--- headers, error and the four sections are NULL (absent), a BLOB (small), or the INTEGER that leads to ``cells``;
--- ``far`` says that there is such an integer. ``lane`` is where the job lies in ``ready``, when it does.
+-- headers, error and the four sections are NULL (absent), a BLOB (small), or an INTEGER (a row of ``cells``). ``far``
+-- is 1 if one of them is an INTEGER. ``lane`` is the lane of the job in ``ready``, or the last one it was in.
 CREATE TABLE jobs (
     seq INTEGER PRIMARY KEY,
     id BLOB NOT NULL,
@@ -66,18 +69,20 @@ CREATE TABLE jobs (
 
 CREATE UNIQUE INDEX jobs_id ON jobs (id);
 
--- What is too big to be carried along with a job's row.
+-- Cells that are too big for their job's row.
 CREATE TABLE cells (
     cell INTEGER PRIMARY KEY,
     data BLOB NOT NULL
 ) STRICT;
 
--- AVAILABLE. The table is its own claim index: what is due lies in its lane in the order of claims, what is not lies in
--- another lane (see 0006).
--- The lane is the qid; in a governed queue, that of the job's tenant and task; and of a job that waits for the turn of
--- its group, the group's line, the negative ``gid``, where every priority is 0 and no claim looks.
--- ``dies_at`` is the later of expiry and ``run_at``: from then on the job is due and expired.
--- ``epoch`` is that of the last lease, 0 if there was none; below 0, here and in ``paused``, if no lease ever began the job.
+-- AVAILABLE. The table is its own claim index: the jobs of a lane lie in claim order. The lane is
+--
+-- * the qid; in a governed queue, the lane of the job's tenant and task (see ``lanes``);
+-- * while the job is delayed, the lane of delayed jobs beside that one (see 0006);
+-- * while the job is not called, the line of its group: the negative ``gid``. Every priority is 0, and no claim looks.
+--
+-- ``dies_at`` is the expiry or ``run_at``, whichever is later: from then on the job is due and expired. ``epoch`` is
+-- the one of the last lease, 0 if there was none. Here and in ``paused`` it is negative if the job has not begun.
 CREATE TABLE ready (
     lane INTEGER NOT NULL,
     priority INTEGER NOT NULL,
@@ -95,7 +100,8 @@ CREATE TABLE ready (
 
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
 
--- RUNNING. ``gid`` is the job's group, ``tid`` its tenant in a governed queue; 0: none.
+-- RUNNING. ``gid`` is the job's group, ``tid`` its tenant in a governed queue; 0: none. ``cancel`` is 1 if somebody has
+-- requested the cancellation, 2 if a plan was the first to do so.
 CREATE TABLE running (
     seq INTEGER PRIMARY KEY,
     qid INTEGER NOT NULL,
@@ -123,7 +129,7 @@ CREATE TABLE paused (
     size INTEGER NOT NULL
 ) STRICT;
 
--- COMPLETED (3), CANCELLED (4), FAILED (5). ``result`` is stored as the cells of a job are.
+-- COMPLETED (3), CANCELLED (4), FAILED (5). ``result`` is stored like the cells of a job.
 CREATE TABLE ended (
     seq INTEGER PRIMARY KEY,
     state INTEGER NOT NULL,
@@ -137,11 +143,11 @@ CREATE TABLE ended (
     result ANY
 ) STRICT;
 
--- ``held_until`` is in it so that a sweep passes over what is protected without looking at the rows.
+-- With ``held_until`` in the index, a sweep passes over what is held without reading the rows.
 CREATE INDEX ended_age ON ended (state, finished_at, held_until);
 CREATE INDEX ended_held ON ended (held_until) WHERE result IS NOT NULL;
 
--- FAILED jobs of each tenant by the instant of their end, and how much that is.
+-- The dead letters of each tenant, in the order of their ends; and how many each tenant has, and how many bytes.
 CREATE TABLE dead (
     tenant TEXT NOT NULL,
     finished_at INTEGER NOT NULL,
@@ -159,7 +165,7 @@ CREATE TABLE shares (
 CREATE INDEX shares_jobs ON shares (jobs);
 CREATE INDEX shares_bytes ON shares (bytes);
 
--- How much lies in each of the three places, and how many keys outlive their jobs (6).
+-- How many jobs have ended in each state, and their bytes; and how many keys outlive their jobs (6).
 CREATE TABLE places (
     state INTEGER PRIMARY KEY,
     count INTEGER NOT NULL DEFAULT 0,
@@ -168,8 +174,8 @@ CREATE TABLE places (
 
 INSERT INTO places (state) VALUES (3), (4), (5), (6);
 
--- The job that last took a key, live or ended. Of a key that outlives its job ``seq`` is 0, and ``id`` and ``held_until`` tell
--- what the job did; of others they are NULL.
+-- The job that last took a key, live or ended. If the key outlives its job, ``seq`` is 0, and ``id`` and ``held_until``
+-- are those of the job; otherwise both are NULL.
 CREATE TABLE keys (
     qid INTEGER NOT NULL,
     key TEXT NOT NULL,
@@ -189,7 +195,7 @@ CREATE TABLE waiters (
     PRIMARY KEY (seq, inbox)
 ) STRICT, WITHOUT ROWID;
 
--- The workers that beat.
+-- The workers, as their last beats left them. ``queues`` is a JSON array.
 CREATE TABLE workers (
     holder TEXT PRIMARY KEY,
     worker TEXT NOT NULL,

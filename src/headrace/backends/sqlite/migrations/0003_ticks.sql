@@ -1,4 +1,5 @@
--- Schedules, and how far each is planned. ``definition`` is a BLOB (small) or the INTEGER that leads to ``cells``.
+-- Schedules, and how far each is planned. ``rank`` is ``plan_priority``. ``definition`` is a BLOB (small) or an INTEGER
+-- (a row of ``cells``).
 CREATE TABLE schedules (
     sid INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -19,15 +20,15 @@ CREATE TABLE schedules (
     definition ANY NOT NULL
 ) STRICT;
 
--- Those that somebody must look at: a range at the head of each rank. ``bucket`` is in it so that what belongs to
--- another planner's share is passed over without looking at the rows.
+-- The schedules that a planner must look at, first by rank. With ``bucket`` in the index, a planner passes over the
+-- share of others without reading the rows.
 CREATE INDEX schedules_due ON schedules (rank, look_at, name, bucket) WHERE enabled AND look_at IS NOT NULL;
 
 CREATE INDEX schedules_tenant ON schedules (tenant, name);
 CREATE INDEX schedules_queue ON schedules (queue, name);
 
--- The ledger: what became of slots, FIRED (0), SKIPPED (1) or MISSED (2). It knows schedules by their ``uid``, as it
--- outlives them.
+-- The ticks: what became of slots, FIRED (0), SKIPPED (1) or MISSED (2). They name schedules by ``uid``, because they
+-- outlive them.
 CREATE TABLE ticks (
     uid BLOB NOT NULL,
     slot INTEGER NOT NULL,
@@ -44,5 +45,5 @@ CREATE TABLE ticks (
 
 CREATE INDEX ticks_age ON ticks (planned_at, uid, slot);
 
--- The place of ticks (7), beside those of ended jobs.
+-- Ticks (7) are counted beside ended jobs.
 INSERT INTO places (state) VALUES (7);

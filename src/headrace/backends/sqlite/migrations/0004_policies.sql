@@ -1,4 +1,4 @@
--- Groups that have jobs which are AVAILABLE or RUNNING.
+-- Groups with AVAILABLE or RUNNING jobs.
 CREATE TABLE groups (
     gid INTEGER PRIMARY KEY,
     qid INTEGER NOT NULL,
@@ -6,16 +6,17 @@ CREATE TABLE groups (
     UNIQUE (qid, name)
 ) STRICT;
 
--- Their jobs that have a turn; the others lie in the line of the group.
+-- The jobs of groups that are called. The others wait in the line of their group.
 CREATE TABLE called (
     gid INTEGER NOT NULL,
     seq INTEGER NOT NULL,
     PRIMARY KEY (gid, seq)
 ) STRICT, WITHOUT ROWID;
 
--- The tenants of governed queues that have jobs, or had some lately. One that is awake has a ``since``, one that is
--- asleep for a time a ``wake_at``. ``taken``: as many holders have jobs of it as may. ``lanes`` is how many it has.
--- ``full_at`` belongs to the rate (``every``, ``burst``).
+-- The tenants of governed queues that have jobs, or had some lately. A tenant that is awake has a ``since``; one that
+-- is asleep for a time has a ``wake_at``. ``count``, ``since`` and ``full``: see ``Backend.claim``. ``taken``: as many
+-- holders as ``tenant_workers`` allows have jobs of it. ``lanes``: how many lanes it has. ``full_at`` belongs to the
+-- rate (``every``, ``burst``).
 CREATE TABLE tenants (
     tid INTEGER PRIMARY KEY,
     qid INTEGER NOT NULL,
@@ -33,12 +34,12 @@ CREATE TABLE tenants (
     UNIQUE (qid, name)
 ) STRICT;
 
--- Whose turn it is; who takes part next; and whom the next sweep may forget.
+-- In the order of turns; in the order of waking; and those that a sweep may forget.
 CREATE INDEX tenants_awake ON tenants (qid, taken, count, since, name) WHERE since IS NOT NULL;
 CREATE INDEX tenants_asleep ON tenants (qid, wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX tenants_idle ON tenants (full_at) WHERE lanes = 0 AND running = 0 AND since IS NULL;
 
--- The lanes of governed queues that have jobs; their numbers are beyond those of queues.
+-- The lanes of governed queues that have jobs. Their numbers are above those of queues.
 CREATE TABLE lanes (
     lane INTEGER PRIMARY KEY,
     tid INTEGER NOT NULL,
@@ -46,7 +47,7 @@ CREATE TABLE lanes (
     UNIQUE (tid, task)
 ) STRICT;
 
--- How many RUNNING jobs of a tenant each holder has, where the policy counts holders.
+-- How many RUNNING jobs of a tenant each holder has, in queues with ``tenant_workers``.
 CREATE TABLE holdings (
     tid INTEGER NOT NULL,
     holder TEXT NOT NULL,
@@ -56,7 +57,7 @@ CREATE TABLE holdings (
 
 CREATE INDEX holdings_holder ON holdings (holder, tid);
 
--- What single tenants may do, whether they have jobs or not, and until when they are paused.
+-- Limits and pauses of single tenants, whether they have jobs or not.
 CREATE TABLE limits (
     qid INTEGER NOT NULL,
     tenant TEXT NOT NULL,
@@ -69,7 +70,7 @@ CREATE TABLE limits (
 
 CREATE INDEX limits_over ON limits (paused_until) WHERE running IS NULL AND every IS NULL;
 
--- Tasks of governed queues that are paused, or whose rate is under way.
+-- Tasks of governed queues that are paused, or have spent some of their rate.
 CREATE TABLE tasks (
     qid INTEGER NOT NULL,
     task TEXT NOT NULL,

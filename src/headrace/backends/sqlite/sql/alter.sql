@@ -8,12 +8,8 @@ UPDATE running SET cancel = ?2 WHERE seq = ?1 AND NOT cancel
 -- INTEGER PRIMARY KEY.
 UPDATE jobs SET qid = ?2, priority = ?3 WHERE seq = ?1
 
--- name: reschedule
--- INTEGER PRIMARY KEY.
-UPDATE jobs SET run_at = ?2 WHERE seq = ?1
-
 -- name: renewed
--- INTEGER PRIMARY KEY: the job as if it had just come.
+-- INTEGER PRIMARY KEY: as if the job were new.
 UPDATE jobs SET run_at = ?2, expires_at = NULL, error = NULL WHERE seq = ?1
 
 -- name: hold

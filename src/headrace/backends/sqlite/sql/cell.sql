@@ -1,4 +1,4 @@
--- Cells that are too big to lie in their job's row.
+-- Cells that are too big for their job's row.
 
 -- name: last
 -- The last entry of the INTEGER PRIMARY KEY.

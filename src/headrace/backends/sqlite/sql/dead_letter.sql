@@ -43,7 +43,7 @@ ORDER BY finished_at, seq
 LIMIT ?5
 
 -- name: oldest_of_all
--- Index ended_age, in its order: FAILED ones are held until 0, all of them.
+-- Index ended_age, in its order: of every FAILED job, ``held_until`` is 0.
 SELECT finished_at, seq, size FROM ended INDEXED BY ended_age
 WHERE state = 5 AND (finished_at, held_until, seq) > (?1, 0, ?2) AND finished_at <= ?3
 ORDER BY finished_at, held_until, seq

@@ -1,7 +1,7 @@
--- What is not due: ?1 is the lane for later, of which every priority is 0.
+-- Delayed jobs. ?1 is a lane of delayed jobs, in which every priority is 0.
 
 -- name: last
--- PRIMARY KEY of ready: the last of a bounded number that are due, if there are that many.
+-- PRIMARY KEY of ready: the last of the first ?3 + 1 due jobs, if there are that many.
 SELECT run_at, id FROM ready WHERE lane = ?1 AND priority = 0 AND run_at <= ?2
 ORDER BY run_at, id
 LIMIT 1 OFFSET ?3
@@ -25,7 +25,8 @@ WHERE lane = ?1 AND priority = 0 AND (run_at, id) <= (?2, ?3)
 SELECT changes()
 
 -- name: early
--- PRIMARY KEY of ready: a lane from its head on, as long as there are jobs in it that are not due; a bounded number.
+-- PRIMARY KEY of ready: a whole lane, until a bounded number of jobs that are not due has been found. Here ?1 is a lane
+-- of due jobs.
 SELECT priority, run_at, id, seq FROM ready WHERE lane = ?1 AND run_at > ?2
 ORDER BY priority, run_at, id
 LIMIT ?3

@@ -1,4 +1,4 @@
--- Jobs by their names, with the table that they are in.
+-- Jobs by id, by key and by number, with all that the tables know of them.
 
 -- name: by_id
 -- UNIQUE jobs_id, one probe per id.
@@ -9,11 +9,12 @@ SELECT j.id, j.seq FROM carray(?1) AS wanted CROSS JOIN jobs AS j ON j.id = want
 SELECT k.seq FROM queues AS q CROSS JOIN keys AS k ON k.qid = q.qid WHERE q.name = ?1 AND k.key = ?2
 
 -- name: entries
--- INTEGER PRIMARY KEY of jobs, queues, running, paused and ended, PRIMARY KEY of ready and workers; one probe each. Text
--- comes as bytes: it need not be text. What is in no table, or in an unknown state, is shown as FAILED.
+-- INTEGER PRIMARY KEY of jobs, queues, running, paused and ended, PRIMARY KEY of ready and workers; one probe each.
+-- Text is read as bytes, because damage may have left something else. A job that is in no table, or in an unknown
+-- state, is shown as FAILED.
 SELECT
     j.seq, j.id, j.qid, CAST(coalesce(q.name, '') AS BLOB), j.priority, j.run_at, CAST(j.task AS BLOB),
-    CAST(j.tenant AS BLOB), CAST(j.key AS BLOB), j.enqueued_at, j.expires_at, j.max_attempts, j.timeout, j.result_ttl,
+    CAST(j.tenant AS BLOB), CAST(j.key AS BLOB), j.enqueued_at, j.expires_at,
     iif(typeof(j.headers) IN ('text', 'real'), CAST(j.headers AS BLOB), j.headers),
     iif(typeof(j.error) IN ('text', 'real'), CAST(j.error AS BLOB), j.error),
     iif(typeof(j.parameters) IN ('text', 'real'), CAST(j.parameters AS BLOB), j.parameters),
@@ -33,7 +34,7 @@ SELECT
     coalesce(y.size, r.size, p.size, e.size, 0),
     CAST(r.holder AS BLOB), r.lease_until, r.cancel, e.finished_at, e.held_until, CAST(e.reason AS BLOB),
     iif(typeof(e.result) IN ('text', 'real'), CAST(e.result AS BLOB), e.result), CAST(w.worker AS BLOB), w.listed_until,
-    coalesce(y.gid, r.gid, 0)
+    iif(typeof(r.progress) = 'blob', r.progress, NULL), coalesce(y.gid, r.gid, 0), {j.carried}
 FROM carray(?1) AS wanted
 CROSS JOIN jobs AS j ON j.seq = wanted.value
 LEFT JOIN queues AS q ON q.qid = j.qid

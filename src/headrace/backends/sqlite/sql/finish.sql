@@ -23,8 +23,8 @@ FROM jobs WHERE seq = ?1
 UPDATE jobs SET run_at = ?2 WHERE seq = ?1
 
 -- name: rewrite
--- INTEGER PRIMARY KEY.
+-- INTEGER PRIMARY KEY; jobs_objects if its references change.
 UPDATE jobs SET
     qid = ?2, key = ?3, priority = ?4, run_at = ?5, far = ?6, error = ?7,
-    parameters = ?8, vm_state = ?9, metadata = ?10, blob = ?11
+    parameters = ?8, vm_state = ?9, metadata = ?10, blob = ?11, object_hour = ?12
 WHERE seq = ?1

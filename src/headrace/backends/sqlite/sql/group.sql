@@ -1,4 +1,4 @@
--- Groups: whose turn it is.
+-- Groups: which of their jobs are called.
 
 -- name: find
 -- UNIQUE (qid, name).
@@ -17,7 +17,7 @@ SELECT gid FROM groups WHERE qid = ?1
 DELETE FROM groups WHERE gid = ?1
 
 -- name: called
--- PRIMARY KEY (gid, seq), INTEGER PRIMARY KEY of jobs, PRIMARY KEY of ready: no epoch means that the job is RUNNING.
+-- PRIMARY KEY (gid, seq), INTEGER PRIMARY KEY of jobs, PRIMARY KEY of ready. No epoch: the job is RUNNING.
 SELECT j.run_at, j.id, j.seq, j.lane, j.priority, j.tenant, y.epoch
 FROM called AS c
 CROSS JOIN jobs AS j ON j.seq = c.seq
@@ -44,10 +44,6 @@ FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
 WHERE r.lane = -?1 AND r.priority = 0
 ORDER BY r.run_at, r.id
 LIMIT 1
-
--- name: ids
--- PRIMARY KEY (gid, seq), INTEGER PRIMARY KEY of jobs.
-SELECT j.id FROM called AS c CROSS JOIN jobs AS j ON j.seq = c.seq WHERE c.gid = ?1
 
 -- name: waiting
 -- PRIMARY KEY of ready: one line, a bounded number of its jobs.

@@ -5,31 +5,32 @@
 SELECT coalesce(max(seq), 0) FROM jobs
 
 -- name: job
--- INTEGER PRIMARY KEY, appended; UNIQUE jobs_id.
+-- INTEGER PRIMARY KEY, appended; UNIQUE jobs_id; jobs_objects if it has references.
 INSERT INTO jobs (
-    seq, id, qid, lane, priority, run_at, task, tenant, key, grp, enqueued_at, expires_at, max_attempts, timeout, result_ttl,
-    far, headers, parameters, vm_state, metadata, blob
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    seq, id, qid, lane, priority, run_at, task, tenant, key, grp, enqueued_at, expires_at, far, headers, parameters,
+    vm_state, metadata, blob, object_hour, {carried}
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {carried?})
 
--- name: key_holder
--- PRIMARY KEY (qid, key) of keys, INTEGER PRIMARY KEY of ended: no state means that the holder is live, unless the key has
--- outlived it.
-SELECT k.seq, e.state, e.held_until, k.id, k.held_until FROM keys AS k LEFT JOIN ended AS e ON e.seq = k.seq WHERE k.qid = ?1 AND k.key = ?2
+-- name: key_owner
+-- PRIMARY KEY (qid, key) of keys, INTEGER PRIMARY KEY of ended. No state: the owner is live, or the key outlives it.
+SELECT k.seq, e.state, e.held_until, k.id, k.held_until FROM keys AS k LEFT JOIN ended AS e ON e.seq = k.seq
+WHERE k.qid = ?1 AND k.key = ?2
 
 -- name: take_key
 -- PRIMARY KEY (qid, key).
 INSERT INTO keys (qid, key, seq) VALUES (?1, ?2, ?3) ON CONFLICT (qid, key) DO UPDATE SET seq = excluded.seq
 
 -- name: drop_key
--- PRIMARY KEY (qid, key); a newer holder keeps it.
+-- PRIMARY KEY (qid, key). A newer owner keeps the key.
 DELETE FROM keys WHERE qid = ?1 AND key = ?2 AND seq = ?3
 
 -- name: drop_key_of
--- INTEGER PRIMARY KEY of jobs, PRIMARY KEY (qid, key); a newer holder keeps it.
+-- INTEGER PRIMARY KEY of jobs, PRIMARY KEY (qid, key). A newer owner keeps the key.
 DELETE FROM keys WHERE (qid, key) = (SELECT j.qid, j.key FROM jobs AS j WHERE j.seq = ?1) AND seq = ?1
 
 -- name: outlived
--- INTEGER PRIMARY KEY of ended and jobs, PRIMARY KEY (qid, key) of keys, one probe each per seq: those whose key is still held.
+-- INTEGER PRIMARY KEY of ended and jobs, PRIMARY KEY (qid, key) of keys, one probe each per seq: jobs
+-- whose key is still held.
 SELECT j.seq, j.qid, j.id, e.held_until
 FROM carray(?1) AS wanted CROSS JOIN ended AS e ON e.seq = wanted.value CROSS JOIN jobs AS j ON j.seq = e.seq
 CROSS JOIN keys AS k ON k.qid = j.qid AND k.key = j.key
@@ -37,7 +38,8 @@ WHERE e.held_until > ?2 AND k.seq = j.seq
 
 -- name: outlive
 -- INTEGER PRIMARY KEY of jobs, PRIMARY KEY (qid, key); keys_outlived.
-UPDATE keys SET seq = 0, id = ?2, held_until = ?3 WHERE (qid, key) = (SELECT j.qid, j.key FROM jobs AS j WHERE j.seq = ?1)
+UPDATE keys SET seq = 0, id = ?2, held_until = ?3
+WHERE (qid, key) = (SELECT j.qid, j.key FROM jobs AS j WHERE j.seq = ?1)
 
 -- name: drop_outlived
 -- PRIMARY KEY (qid, key); keys_outlived.
@@ -45,10 +47,11 @@ DELETE FROM keys WHERE qid = ?1 AND key = ?2 AND held_until IS NOT NULL
 
 -- name: wait
 -- PRIMARY KEY (seq, inbox).
-INSERT INTO waiters (seq, inbox, since) VALUES (?1, ?2, ?3) ON CONFLICT (seq, inbox) DO UPDATE SET since = excluded.since
+INSERT INTO waiters (seq, inbox, since) VALUES (?1, ?2, ?3)
+ON CONFLICT (seq, inbox) DO UPDATE SET since = excluded.since
 
 -- name: make_room
--- PRIMARY KEY (seq, inbox): those of one job, all but the last of them.
+-- PRIMARY KEY (seq, inbox): the waiters of one job, without the latest.
 DELETE FROM waiters WHERE seq = ?1 AND inbox IN (
     SELECT w.inbox FROM waiters AS w WHERE w.seq = ?1 ORDER BY w.since DESC, w.inbox LIMIT -1 OFFSET ?2
 )

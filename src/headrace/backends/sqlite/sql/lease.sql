@@ -14,7 +14,7 @@ ON CONFLICT (holder) DO UPDATE SET
 SELECT 1 FROM workers WHERE holder = ?1 AND listed_until > ?2
 
 -- name: last_listed
--- The workers are few: they are looked through, and only when one begins, or comes back.
+-- A scan: workers are few. Only when a worker starts or comes back.
 SELECT listed_until, seen_at FROM workers ORDER BY listed_until DESC, holder DESC LIMIT 2
 
 -- name: away
@@ -37,6 +37,10 @@ DELETE FROM workers WHERE holder = ?1
 -- INTEGER PRIMARY KEY, one probe per seq.
 UPDATE running SET lease_until = ?2 WHERE seq IN carray(?1)
 
+-- name: progress
+-- INTEGER PRIMARY KEY.
+UPDATE running SET progress = ?2 WHERE seq = ?1
+
 -- name: cancels
 -- Partial index running_cancel; INTEGER PRIMARY KEY of jobs.
 SELECT j.id FROM running AS r INDEXED BY running_cancel CROSS JOIN jobs AS j ON j.seq = r.seq
@@ -54,11 +58,11 @@ WHERE some.holder = ?1
 SELECT 1 FROM workers WHERE holder = ?1 AND seen_at >= ?2 - ?3 AND steady_since <= ?2 - ?4
 
 -- name: unlisted
--- The workers are few: they are looked through.
+-- A scan: workers are few.
 SELECT 1 FROM workers WHERE listed_until <= ?1 LIMIT 1
 
 -- name: unlist
--- The workers are few: they are looked through.
+-- A scan: workers are few.
 DELETE FROM workers WHERE listed_until <= ?1
 
 -- name: any_over
@@ -66,7 +70,7 @@ DELETE FROM workers WHERE listed_until <= ?1
 SELECT 1 FROM running INDEXED BY running_lease WHERE lease_until <= ?1 LIMIT 1
 
 -- name: over
--- Index running_lease: the expired ones only.
+-- Index running_lease: the expired leases only.
 SELECT count(*) FROM running INDEXED BY running_lease WHERE lease_until <= ?1
 
 -- name: oldest_over

@@ -6,7 +6,9 @@ SELECT policy FROM queues WHERE qid = ?1
 
 -- name: save
 -- INTEGER PRIMARY KEY; queues_ruled, queues_idle.
-UPDATE queues SET policy = ?2, turns = ?3, depth = ?4, holders = ?5, bounded = ?6, full_at = iif(?7, 0, full_at) WHERE qid = ?1
+UPDATE queues SET
+    policy = ?2, turns = ?3, depth = ?4, holders = ?5, bounded = ?6, full_at = iif(?7, 0, full_at)
+WHERE qid = ?1
 
 -- name: reset_task_rate
 -- PRIMARY KEY (qid, task).
@@ -17,7 +19,7 @@ UPDATE tasks SET full_at = 0 WHERE qid = ?1 AND task = ?2
 UPDATE queues SET governed = ?2 WHERE qid = ?1
 
 -- name: running
--- All of running, which is as small as the fleet; INTEGER PRIMARY KEY of jobs.
+-- A scan of running: leases are few; INTEGER PRIMARY KEY of jobs.
 SELECT r.seq, j.tenant FROM running AS r CROSS JOIN jobs AS j ON j.seq = r.seq WHERE r.qid = ?1
 
 -- name: start
@@ -25,7 +27,7 @@ SELECT r.seq, j.tenant FROM running AS r CROSS JOIN jobs AS j ON j.seq = r.seq W
 UPDATE running SET tid = ?2 WHERE seq = ?1
 
 -- name: held
--- All of running, which is as small as the fleet.
+-- A scan of running: leases are few.
 SELECT tid, holder FROM running WHERE qid = ?1 AND tid > 0
 
 -- name: drop_holdings
@@ -64,7 +66,7 @@ ON CONFLICT DO UPDATE SET paused_until = excluded.paused_until
 SELECT 1 FROM limits INDEXED BY limits_over WHERE running IS NULL AND every IS NULL AND paused_until <= ?1 LIMIT 1
 
 -- name: forget_limits
--- Partial index limits_over: pauses that are over, of tenants that have no limit.
+-- Partial index limits_over: pauses that are over, of tenants without a limit.
 DELETE FROM limits INDEXED BY limits_over WHERE running IS NULL AND every IS NULL AND paused_until <= ?1
 
 -- name: forget_tasks
@@ -109,15 +111,15 @@ SELECT tid, running, full_at, every, burst FROM tenants WHERE qid = ?1 AND name 
 SELECT running, every, burst, paused_until FROM limits WHERE qid = ?1 AND tenant = ?2
 
 -- name: waiting_of
--- UNIQUE (tid, task) of lanes, PRIMARY KEY of ready; a bounded number of jobs, of those for later too.
+-- UNIQUE (tid, task) of lanes, PRIMARY KEY of ready; a bounded number of jobs, delayed ones too.
 SELECT count(*) FROM (
-    SELECT 1 FROM lanes AS l CROSS JOIN ready AS r ON r.lane IN (l.lane, -1099511627776 - l.lane)
+    SELECT 1 FROM lanes AS l CROSS JOIN ready AS r ON r.lane IN (l.lane, {delayed} - l.lane)
     WHERE l.tid = ?1
     LIMIT ?2
 )
 
 -- name: workers
--- All of running, which is as small as the fleet; PRIMARY KEY of workers.
+-- A scan of running: leases are few; PRIMARY KEY of workers.
 SELECT r.tid, r.holder, w.worker
 FROM running AS r CROSS JOIN workers AS w ON w.holder = r.holder
 WHERE r.qid = ?1 AND r.tid > 0 AND w.listed_until > ?2

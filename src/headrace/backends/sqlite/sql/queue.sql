@@ -1,16 +1,19 @@
 -- Queues: names, settings and counters.
 
+-- name: {rules}
+qid, name, governed, turns, depth, holders, bounded
+
 -- name: find
 -- UNIQUE (name).
-SELECT qid, name, governed, turns, depth, holders, bounded FROM queues WHERE name = ?1
+SELECT {rules} FROM queues WHERE name = ?1
 
 -- name: add
--- UNIQUE (name); the qid of a forgotten queue may come again, when nothing refers to it any more.
-INSERT INTO queues (name) VALUES (?1) RETURNING qid, name, governed, turns, depth, holders, bounded
+-- UNIQUE (name). The qid of a forgotten queue may be used again.
+INSERT INTO queues (name) VALUES (?1) RETURNING {rules}
 
 -- name: rules
 -- INTEGER PRIMARY KEY.
-SELECT qid, name, governed, turns, depth, holders, bounded FROM queues WHERE qid = ?1
+SELECT {rules} FROM queues WHERE qid = ?1
 
 -- name: configure
 -- INTEGER PRIMARY KEY.
@@ -31,23 +34,19 @@ WHERE qid = ?1
 -- INTEGER PRIMARY KEY; once per transaction and touched place.
 UPDATE places SET count = count + ?2, bytes = bytes + ?3 WHERE state = ?1
 
--- name: any_idle
+-- name: {idle}
 -- Partial index queues_idle.
-SELECT 1 FROM queues INDEXED BY queues_idle
+SELECT qid FROM queues INDEXED BY queues_idle
 WHERE paused_until <= ?1 AND NOT governed AND policy IS NULL
     AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0
     AND outlived = 0
-LIMIT 1
+
+-- name: any_idle
+{idle} LIMIT 1
 
 -- name: forget_idle
--- Partial index queues_idle; bounded, so that a sweep stays a short step.
-DELETE FROM queues WHERE qid IN (
-    SELECT qid FROM queues INDEXED BY queues_idle
-    WHERE paused_until <= ?1 AND NOT governed AND policy IS NULL
-        AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0
-    AND outlived = 0
-    LIMIT 1000
-)
+-- Bounded, so that a sweep stays a short step.
+DELETE FROM queues WHERE qid IN ({idle} LIMIT 1000)
 
 -- name: waiting
 -- INTEGER PRIMARY KEY.

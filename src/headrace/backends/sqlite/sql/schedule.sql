@@ -1,7 +1,7 @@
--- Schedules: by name, by tenant and queue, and by when somebody must look at them.
+-- Schedules: by name, by tenant, by queue, and by when a planner must look at them.
 
 -- name: rows
--- INTEGER PRIMARY KEY, one probe per sid.
+-- INTEGER PRIMARY KEY, one probe per sid. The columns are the fields of ``Schedule``.
 SELECT
     s.name, s.uid, s.queue, s.definition, s.tenant, s.rank, s.bucket, s.enabled, s.slot, s.look_at, s.runs,
     s.last_slot, s.last_job, s.version, s.created_at, s.updated_at
@@ -32,7 +32,7 @@ ORDER BY name
 LIMIT ?2
 
 -- name: heads
--- Partial index schedules_due, skipping from rank to rank: (rank > last) and (rank) at their head.
+-- Partial index schedules_due, skipping from rank to rank: the head of each.
 WITH RECURSIVE level (rank) AS (
     SELECT min(s.rank) FROM schedules AS s INDEXED BY schedules_due WHERE s.enabled AND s.look_at IS NOT NULL
     UNION ALL
@@ -90,7 +90,7 @@ WHERE sid = ?
 -- INTEGER PRIMARY KEY.
 DELETE FROM schedules WHERE sid = ?1
 
--- name: standings
+-- name: progress
 -- UNIQUE (name), one probe per name.
 SELECT s.name, s.sid, s.uid, s.version, s.slot, s.look_at, s.runs, s.last_slot, s.last_job
 FROM carray(?1) AS wanted CROSS JOIN schedules AS s ON s.name = wanted.value

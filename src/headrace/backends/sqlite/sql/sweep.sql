@@ -12,11 +12,16 @@ ORDER BY finished_at, held_until, seq
 LIMIT ?2
 
 -- name: aged
--- Index ended_age, in its order: (state, finished_at <= then); what is held is passed over inside the index.
+-- Index ended_age, in its order: (state, finished_at <= then). What is held is passed over in the index.
 SELECT seq, size FROM ended INDEXED BY ended_age
 WHERE state = ?1 AND finished_at <= ?2 AND held_until <= ?3
 ORDER BY finished_at, held_until, seq
 LIMIT ?4
+
+-- name: named
+-- UNIQUE jobs_id; INTEGER PRIMARY KEY of ended. The epoch of a job that had not begun is stored as a negative one.
+SELECT e.seq, e.size FROM jobs AS j CROSS JOIN ended AS e ON e.seq = j.seq
+WHERE j.id = ?1 AND e.state = ?2 AND abs(e.epoch) = ?3 AND e.finished_at <= ?4 AND (e.state <> 3 OR e.held_until <= ?5)
 
 -- name: queues
 -- INTEGER PRIMARY KEY of jobs, one probe per seq.
@@ -30,7 +35,7 @@ ORDER BY held_until
 LIMIT ?1
 
 -- name: results
--- Partial index ended_held, in its order; INTEGER PRIMARY KEY of cells for what lies far.
+-- Partial index ended_held, in its order; INTEGER PRIMARY KEY of cells for big results.
 SELECT
     e.seq, e.result,
     CASE typeof(e.result)

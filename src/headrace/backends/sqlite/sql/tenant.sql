@@ -23,7 +23,7 @@ SELECT t.name, t.tid FROM carray(?2) AS wanted CROSS JOIN tenants AS t ON t.qid 
 INSERT INTO tenants (qid, name) VALUES (?1, ?2) RETURNING tid
 
 -- name: expect
--- INTEGER PRIMARY KEY: a tenant asleep wakes then, if not before.
+-- INTEGER PRIMARY KEY: a sleeping tenant wakes then, if not before.
 UPDATE tenants SET wake_at = min(coalesce(wake_at, ?2), ?2) WHERE tid = ?1 AND since IS NULL AND NOT full
 
 -- name: last_lane
@@ -39,10 +39,10 @@ INSERT INTO lanes (lane, tid, task) VALUES (?1, ?2, ?3)
 UPDATE tenants SET lanes = lanes + ?2 WHERE tid = ?1
 
 -- name: forget_lane
--- INTEGER PRIMARY KEY; PRIMARY KEY of ready: the heads of the lane, and of its lane for later.
+-- INTEGER PRIMARY KEY; PRIMARY KEY of ready: the heads of the lane and of its lane of delayed jobs.
 DELETE FROM lanes
 WHERE lane = ?1 AND NOT EXISTS (SELECT 1 FROM ready AS r WHERE r.lane = ?1)
-    AND NOT EXISTS (SELECT 1 FROM ready AS r WHERE r.lane = -1099511627776 - ?1)
+    AND NOT EXISTS (SELECT 1 FROM ready AS r WHERE r.lane = {delayed} - ?1)
 RETURNING tid
 
 -- name: start
@@ -50,13 +50,13 @@ RETURNING tid
 UPDATE tenants SET running = running + ?2 WHERE tid = ?1
 
 -- name: stopping
--- INTEGER PRIMARY KEY of tenants and of queues, one probe per tenant: whether it may be forgotten when nothing of it
--- runs, whether it is full; and what its queue holds back.
+-- INTEGER PRIMARY KEY of tenants and of queues, one probe per tenant: whether it may be forgotten once none of its jobs
+-- runs, whether it is full, and which rules of its queue others may wait for.
 SELECT t.tid, t.running, t.lanes = 0 AND t.since IS NULL, t.full, q.qid, q.bounded, q.holders
 FROM carray(?1) AS wanted CROSS JOIN tenants AS t ON t.tid = wanted.value CROSS JOIN queues AS q ON q.qid = t.qid
 
 -- name: open
--- INTEGER PRIMARY KEY; tenants_asleep: one that was full may be visited again.
+-- INTEGER PRIMARY KEY; tenants_asleep: a full tenant wakes.
 UPDATE tenants SET full = 0, wake_at = ?2 WHERE tid = ?1
 
 -- name: make_room
@@ -68,7 +68,7 @@ UPDATE tenants SET full = 0, wake_at = ?3 WHERE qid = ?1 AND name = ?2 AND full
 SELECT tid FROM tenants WHERE qid = ?1 AND name = ?2 AND running = 0 AND lanes = 0 AND since IS NULL
 
 -- name: forget
--- INTEGER PRIMARY KEY of tenants and of queues: one that would come back just the same.
+-- INTEGER PRIMARY KEY of tenants and of queues: a tenant that would come back just the same.
 DELETE FROM tenants
 WHERE tid = ?1 AND running = 0 AND lanes = 0 AND since IS NULL AND full_at <= ?2
     AND count <= (SELECT q.round FROM queues AS q WHERE q.qid = tenants.qid)
@@ -84,30 +84,33 @@ LIMIT ?2
 -- INTEGER PRIMARY KEY.
 DELETE FROM tenants WHERE tid IN (SELECT value FROM carray(?1))
 
--- name: reset_rates
--- UNIQUE (qid, name): all tenants of the queue; PRIMARY KEY (qid, tenant) of limits.
+-- name: {reset}
+-- PRIMARY KEY (qid, tenant) of limits: tenants whose rate is another one now.
 UPDATE tenants AS t SET full_at = 0
 WHERE t.qid = ?1 AND t.full_at > 0 AND (t.every, t.burst) IS NOT (
     SELECT coalesce(m.every, ?2), coalesce(m.burst, ?3)
     FROM (SELECT 1) LEFT JOIN limits AS m ON m.qid = t.qid AND m.tenant = t.name
 )
 
--- name: wake_all
+-- name: reset_rates
 -- UNIQUE (qid, name): all tenants of the queue.
-UPDATE tenants SET full = 0, wake_at = CASE WHEN since IS NULL THEN min(coalesce(wake_at, ?2), ?2) END WHERE qid = ?1
+{reset}
 
 -- name: reset_rate
--- UNIQUE (qid, name); PRIMARY KEY (qid, tenant) of limits.
-UPDATE tenants AS t SET full_at = 0
-WHERE t.qid = ?1 AND t.name = ?4 AND t.full_at > 0 AND (t.every, t.burst) IS NOT (
-    SELECT coalesce(m.every, ?2), coalesce(m.burst, ?3)
-    FROM (SELECT 1) LEFT JOIN limits AS m ON m.qid = t.qid AND m.tenant = t.name
-)
+-- UNIQUE (qid, name).
+{reset} AND t.name = ?4
+
+-- name: {wake}
+UPDATE tenants SET full = 0, wake_at = CASE WHEN since IS NULL THEN min(coalesce(wake_at, ?2), ?2) END
+WHERE qid = ?1 AND (full OR (since IS NULL AND (wake_at IS NULL OR wake_at > ?2)))
+
+-- name: wake_all
+-- UNIQUE (qid, name): all tenants of the queue.
+{wake}
 
 -- name: wake_tenant
 -- UNIQUE (qid, name).
-UPDATE tenants SET full = 0, wake_at = CASE WHEN since IS NULL THEN min(coalesce(wake_at, ?2), ?2) END
-WHERE qid = ?1 AND name = ?3
+{wake} AND name = ?3
 
 -- name: hold
 -- PRIMARY KEY (tid, holder).

@@ -1,11 +1,11 @@
--- The ledger of ticks.
+-- Ticks: what became of the slots of schedules.
 
 -- name: known
 -- PRIMARY KEY (uid, slot), one probe per slot.
 SELECT slot, outcome FROM ticks WHERE uid = ?1 AND slot IN carray(?2)
 
 -- name: live
--- UNIQUE jobs_id, INTEGER PRIMARY KEY of ended: what has not ended is live.
+-- UNIQUE jobs_id, INTEGER PRIMARY KEY of ended: a job that has not ended is live.
 SELECT 1 FROM jobs AS j WHERE j.id = ?1 AND NOT EXISTS (SELECT 1 FROM ended AS e WHERE e.seq = j.seq)
 
 -- name: add
@@ -39,5 +39,5 @@ ORDER BY planned_at, uid, slot
 LIMIT ?2
 
 -- name: forget
--- Index ticks_age: ((planned_at, uid, slot) <= the last that goes).
+-- Index ticks_age: ((planned_at, uid, slot) <= the last one to go).
 DELETE FROM ticks INDEXED BY ticks_age WHERE (planned_at, uid, slot) <= (?1, ?2, ?3)

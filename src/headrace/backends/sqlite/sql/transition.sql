@@ -1,4 +1,4 @@
--- The four places: entering and leaving them.
+-- Jobs enter and leave ``ready``, ``running``, ``paused`` and ``ended``.
 
 -- name: to_ready
 -- PRIMARY KEY of ready; ready_dying if the job can expire.
@@ -27,7 +27,7 @@ UPDATE ready SET lane = ?5, priority = ?6 WHERE lane = ?1 AND priority = ?2 AND 
 UPDATE ready SET lane = ?5, run_at = ?6, dies_at = ?7 WHERE lane = ?1 AND priority = ?2 AND run_at = ?3 AND id = ?4
 
 -- name: set_lane
--- INTEGER PRIMARY KEY: the job knows its lane in ready.
+-- INTEGER PRIMARY KEY: the lane of the job in ready.
 UPDATE jobs SET lane = ?2 WHERE seq = ?1
 
 -- name: from_running
@@ -52,7 +52,7 @@ FROM carray(?1) AS wanted CROSS JOIN waiters AS w ON w.seq = wanted.value CROSS 
 DELETE FROM waiters WHERE seq IN carray(?1)
 
 -- name: belongings
--- INTEGER PRIMARY KEY, one probe per seq; only rows with a key or with far cells come back.
+-- INTEGER PRIMARY KEY, one probe per seq: the jobs with a key or with big cells.
 SELECT j.seq, j.key IS NOT NULL, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob
 FROM carray(?1) AS wanted CROSS JOIN jobs AS j ON j.seq = wanted.value
 WHERE j.key IS NOT NULL OR j.far

@@ -1,4 +1,4 @@
--- Claims from a governed queue: whose turn it is, and what that tenant may have.
+-- Claims from a governed queue. The steps are those of ``Backend.claim``: wake, next tenant, allowance, take, rest.
 
 -- name: state
 -- INTEGER PRIMARY KEY of queues; the heads of the partial indexes tenants_awake and tenants_asleep.
@@ -11,7 +11,7 @@ SELECT
 FROM queues AS q WHERE q.qid = ?1
 
 -- name: tasks
--- PRIMARY KEY (qid, task): those of one queue that are paused, or whose rate is under way.
+-- PRIMARY KEY (qid, task): the tasks of one queue that are paused, or have spent some of their rate.
 SELECT task, paused_until, full_at FROM tasks WHERE qid = ?1
 
 -- name: wake
@@ -24,35 +24,52 @@ WHERE tid IN (
     LIMIT ?4
 )
 
--- name: awake
--- Partial index tenants_awake, in its order, from one tenant on; PRIMARY KEY (qid, tenant) of limits; UNIQUE (tid, task)
--- of lanes: one row for each lane, or one without; PRIMARY KEY of ready: the head of each lane for later.
+-- name: {tenant}
+-- A row for each lane of a tenant, or one without a lane. PRIMARY KEY of ready: the head of each lane of delayed jobs.
 SELECT
-    one.count, one.since, one.name, one.tid, one.running, one.full_at, one.every, one.burst, m.running, m.every, m.burst,
-    m.paused_until, l.lane, l.task,
-    (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = -1099511627776 - l.lane AND r.priority = 0)
+    one.count, one.since, one.name, one.tid, one.running, one.full_at, one.every, one.burst, m.running, m.every,
+    m.burst, m.paused_until, one.lanes, l.lane, l.task,
+    (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = {delayed} - l.lane AND r.priority = 0)
+
+-- name: {limits_and_lanes}
+-- PRIMARY KEY (qid, tenant) of limits; UNIQUE (tid, task) of lanes. If there are more than ?6, see ``some_lanes``.
+LEFT JOIN limits AS m ON m.qid = one.qid AND m.tenant = one.name
+LEFT JOIN lanes AS l ON l.tid = one.tid AND one.lanes <= ?6
+
+-- name: awake
+-- Partial index tenants_awake, in its order, from one tenant on.
+{tenant}
 FROM (
     SELECT t.* FROM tenants AS t INDEXED BY tenants_awake
     WHERE t.qid = ?1 AND t.taken = 0 AND t.since IS NOT NULL AND (t.count, t.since, t.name) > (?2, ?3, ?4)
     ORDER BY t.count, t.since, t.name
     LIMIT ?5
 ) AS one
-LEFT JOIN limits AS m ON m.qid = ?1 AND m.tenant = one.name
-LEFT JOIN lanes AS l ON l.tid = one.tid
+{limits_and_lanes}
 
 -- name: mine
--- Index holdings_holder: those that the holder has jobs of; INTEGER PRIMARY KEY of tenants, PRIMARY KEY of limits;
--- UNIQUE (tid, task) of lanes: one row for each lane, or one without; PRIMARY KEY of ready: the head of each lane for
--- later.
-SELECT
-    t.count, t.since, t.name, t.tid, t.running, t.full_at, t.every, t.burst, m.running, m.every, m.burst, m.paused_until,
-    l.lane, l.task,
-    (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = -1099511627776 - l.lane AND r.priority = 0)
+-- As ``awake``, for tenants that have reached ``tenant_workers`` and have jobs with this holder. Index holdings_holder;
+-- INTEGER PRIMARY KEY of tenants.
+{tenant}
 FROM holdings AS h INDEXED BY holdings_holder
-CROSS JOIN tenants AS t ON t.tid = h.tid
-LEFT JOIN limits AS m ON m.qid = t.qid AND m.tenant = t.name
-LEFT JOIN lanes AS l ON l.tid = t.tid
-WHERE h.holder = ?2 AND t.qid = ?1 AND t.taken AND t.since IS NOT NULL
+CROSS JOIN tenants AS one ON one.tid = h.tid
+{limits_and_lanes}
+WHERE h.holder = ?2 AND one.qid = ?1 AND one.taken AND one.since IS NOT NULL
+
+-- name: some_lanes
+-- UNIQUE (tid, task) of lanes, some that follow each other; PRIMARY KEY of ready: the head of each lane of delayed jobs.
+SELECT l.lane, l.task, (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = {delayed} - l.lane AND r.priority = 0)
+FROM lanes AS l WHERE l.tid = ?1
+ORDER BY l.task
+LIMIT ?2 OFFSET ?3
+
+-- name: first_of_all
+-- UNIQUE (tid, task) of lanes; PRIMARY KEY of ready: the heads of each lane of a tenant and of its lane of delayed jobs.
+SELECT min(ifnull(
+    (SELECT r.run_at FROM ready AS r WHERE r.lane = l.lane ORDER BY r.priority, r.run_at, r.id LIMIT 1),
+    (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = {delayed} - l.lane AND r.priority = 0)
+))
+FROM lanes AS l WHERE l.tid = ?1
 
 -- name: any_mine
 -- Index holdings_holder; INTEGER PRIMARY KEY of tenants.
@@ -61,7 +78,7 @@ WHERE h.holder = ?2 AND t.qid = ?1 AND t.taken AND t.since IS NOT NULL
 LIMIT 1
 
 -- name: levels
--- PRIMARY KEY of ready, skipping from priority to priority: the first ones, and since when something of each is due.
+-- PRIMARY KEY of ready, skipping from priority to priority: the first priorities, and the earliest ``run_at`` of each.
 WITH RECURSIVE level (priority) AS (
     SELECT min(r.priority) FROM ready AS r WHERE r.lane = ?1
     UNION ALL
@@ -73,54 +90,53 @@ SELECT l.priority, (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = ?1 AND r
 FROM level AS l WHERE l.priority IS NOT NULL
 LIMIT ?2
 
--- name: line_head
--- PRIMARY KEY of ready: a lane from its head on, already in its order; INTEGER PRIMARY KEY of jobs.
+-- name: {lane}
+-- PRIMARY KEY of ready: a lane, already in its order; INTEGER PRIMARY KEY of jobs.
 SELECT
     r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, r.dies_at, r.gid, j.key, j.enqueued_at,
-    j.max_attempts, j.timeout, j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob,
+    {j.carried}, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob,
     j.grp, r.lane
 FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
+
+-- name: lane_head
+-- From its head on.
+{lane}
 WHERE r.lane = ?1
 ORDER BY r.priority, r.run_at, r.id
 LIMIT ?2
 
--- name: line
--- PRIMARY KEY of ready: a lane from one job on, already in its order; INTEGER PRIMARY KEY of jobs.
-SELECT
-    r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, r.dies_at, r.gid, j.key, j.enqueued_at,
-    j.max_attempts, j.timeout, j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob,
-    j.grp, r.lane
-FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
+-- name: lane_after
+-- From one job on.
+{lane}
 WHERE r.lane = ?1 AND (r.priority, r.run_at, r.id) > (?2, ?3, ?4)
 ORDER BY r.priority, r.run_at, r.id
 LIMIT ?5
 
--- name: line_of_level
--- PRIMARY KEY of ready: one priority of a lane from one job on, already in its order; INTEGER PRIMARY KEY of jobs.
-SELECT
-    r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, r.dies_at, r.gid, j.key, j.enqueued_at,
-    j.max_attempts, j.timeout, j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob,
-    j.grp, r.lane
-FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
+-- name: lane_level
+-- One priority, from one job on.
+{lane}
 WHERE r.lane = ?1 AND r.priority = ?2 AND (r.run_at, r.id) > (?3, ?4)
 ORDER BY r.run_at, r.id
 LIMIT ?5
 
--- name: lease_head
--- PRIMARY KEY of ready: the first jobs of one priority of a lane; INTEGER PRIMARY KEY of running.
+-- name: {lease}
+-- INTEGER PRIMARY KEY of running.
 INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid, begun)
-SELECT seq, ?5, max(abs(epoch) + 1, ?9), attempt, lost, size, ?6, 0, ?7, gid, ?8, epoch > 0 FROM ready
-WHERE lane = ?1 AND priority = ?2 AND (run_at, id) <= (?3, ?4)
+SELECT seq, ?1, max(abs(epoch) + 1, ?5), attempt, lost, size, ?2, 0, ?3, gid, ?4, epoch > 0 FROM ready
+
+-- name: lease_head
+-- PRIMARY KEY of ready: the first jobs of one priority of a lane.
+{lease}
+WHERE lane = ?6 AND priority = ?7 AND (run_at, id) <= (?8, ?9)
 
 -- name: leave_head
 -- PRIMARY KEY of ready: the first jobs of one priority of a lane.
 DELETE FROM ready WHERE lane = ?1 AND priority = ?2 AND (run_at, id) <= (?3, ?4)
 
 -- name: lease_run
--- PRIMARY KEY of ready: jobs that follow each other in one priority of a lane; INTEGER PRIMARY KEY of running.
-INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid, begun)
-SELECT seq, ?7, max(abs(epoch) + 1, ?11), attempt, lost, size, ?8, 0, ?9, gid, ?10, epoch > 0 FROM ready
-WHERE lane = ?1 AND priority = ?2 AND (run_at, id) >= (?3, ?4) AND (run_at, id) <= (?5, ?6)
+-- PRIMARY KEY of ready: jobs that follow each other in one priority of a lane.
+{lease}
+WHERE lane = ?6 AND priority = ?7 AND (run_at, id) >= (?8, ?9) AND (run_at, id) <= (?10, ?11)
 
 -- name: leave_run
 -- PRIMARY KEY of ready: jobs that follow each other in one priority of a lane.
@@ -132,7 +148,7 @@ INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, 
 VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)
 
 -- name: served
--- INTEGER PRIMARY KEY; tenants_awake and tenants_idle: one that stays awake, and whose rate has nothing to remember.
+-- INTEGER PRIMARY KEY; tenants_awake and tenants_idle: the tenant stays awake, and no rate of it has changed.
 UPDATE tenants SET count = count + ?2, running = running + ?2 WHERE tid = ?1
 
 -- name: visited

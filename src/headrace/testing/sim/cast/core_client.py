@@ -8,7 +8,7 @@ from uuid import UUID
 from headrace.api.client import Client
 from headrace.core.config import Settings
 from headrace.errors import JobCancelled, JobFailed, QueueFull, ResultExpired, Unavailable, WaitTimeout
-from headrace.seam.records import Inserted, JobId, Row
+from headrace.seam.records import Inserted, JobId, Replaces, Row
 from headrace.testing.sim.cast.producer import Producer
 from headrace.testing.sim.cast.waiter import Ended, Waiter
 from headrace.types import JobState, NewJob, Sections
@@ -57,6 +57,14 @@ class CoreWaiter(Waiter):
         return record.state, record.result
 
 
+_ON_DUPLICATE = {
+    Replaces.NOTHING: "keep",
+    Replaces.CELLS: "replace arguments",
+    Replaces.TIME: "replace time",
+    Replaces.BOTH: "replace",
+}
+
+
 def new_job(row: Row) -> NewJob:
     """What a user would have asked for to get this row."""
     return NewJob(
@@ -74,5 +82,6 @@ def new_job(row: Row) -> NewJob:
         result_ttl=None if row.result_ttl is None else row.result_ttl / 1e6,
         headers=None if row.headers is None else {"request": row.headers.decode()},
         on_failed="return" if row.hold_failed else "run",
+        on_duplicate=_ON_DUPLICATE[row.replaces],
         id=UUID(bytes=row.id),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headrace.errors import Unavailable
-from headrace.seam.records import Place, SweepClause
+from headrace.seam.records import SweepClause, SweepTarget
 from headrace.testing.sim.world import World
 
 
@@ -23,16 +23,18 @@ class Janitor:
     async def _clear(self) -> None:
         while True:
             await asyncio.sleep(self._rng.uniform(0.5, 3))
-            place = self._rng.choice([one for one in Place if one is not Place.TICKS])
-            if place is Place.TENANTS:
-                await self._sweep(SweepClause(place=place))
+            target = self._rng.choice([one for one in SweepTarget if one is not SweepTarget.TICKS])
+            if target is SweepTarget.TENANTS:
+                await self._sweep(SweepClause(target=target))
                 continue
             limit = self._rng.choice((3, 1_000))
-            bound = None if place in (Place.RESULTS, Place.KEYS) else self._rng.choice(("age", "age", "count"))
+            bound = (
+                None if target in (SweepTarget.RESULTS, SweepTarget.KEYS) else self._rng.choice(("age", "age", "count"))
+            )
             count = self._rng.choice((10, 60))
             for dry_run in (True, False):
                 clause = SweepClause(
-                    place=place,
+                    target=target,
                     older_than=self._keep if bound == "age" else None,
                     max_count=count if bound == "count" else None,
                     limit=limit,

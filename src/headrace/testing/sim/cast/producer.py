@@ -8,10 +8,10 @@ from random import Random
 from msgspec import Struct
 
 from headrace.errors import Unavailable
-from headrace.seam.records import Inserted, JobId, Row
+from headrace.seam.records import Inserted, JobId, Replaces, Row
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.rules.clients import ONCE
-from headrace.testing.sim.script import SECOND, TASKS, sealed
+from headrace.testing.sim.script import SECOND, TASKS, wrapped
 from headrace.testing.sim.world import World, make_id
 from headrace.types import SECTIONS
 
@@ -78,13 +78,14 @@ class Producer:
 def draw_row(rng: Random, load: Load, job_id: JobId, headers: bytes | None = None) -> Row:
     """A job with a bit of everything."""
     late = rng.random() < load.delayed
+    key = f"k{rng.randrange(6)}" if rng.random() < load.keyed else None
     return Row(
         job_id,
         rng.choice(load.queues),
         rng.choice(TASKS[:3]),
-        {name: sealed(rng.randbytes(rng.randint(0, 12))) for name in SECTIONS if rng.random() < 0.5},
+        {name: wrapped(rng.randbytes(rng.randint(0, 12))) for name in SECTIONS if rng.random() < 0.5},
         tenant=rng.choice(load.tenants),
-        key=f"k{rng.randrange(6)}" if rng.random() < load.keyed else None,
+        key=key,
         priority=rng.choice((0, 0, 0, -1, 1, 2)),
         delay=rng.randint(0, 4 * SECOND) if late else 0,
         expires=rng.randint(SECOND // 2, 6 * SECOND) if rng.random() < load.expiring else None,
@@ -93,5 +94,6 @@ def draw_row(rng: Random, load: Load, job_id: JobId, headers: bytes | None = Non
         result_ttl=rng.choice((None, SECOND)),
         headers=headers,
         hold_failed=rng.random() < 0.2,
+        replaces=Replaces.NOTHING if key is None else rng.choice((Replaces.NOTHING, *Replaces)),
         group=rng.choice(("g", "h")) if load.grouped and rng.random() < load.grouped else None,
     )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from headrace.errors import Unavailable
 from headrace.seam.records import Beat, Claim, Claimed, JobId, Leased, Settlement
 from headrace.testing.sim.cast.seat import Seat
-from headrace.testing.sim.script import Act, sealed
+from headrace.testing.sim.script import Act, wrapped
 from headrace.types import JobState
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ class ScriptedWorker:
             failed_attempt=act.failed,
             queue=act.queue,
             priority=act.priority,
-            cells={n: None if body is None else sealed(body) for n, body in act.cells.items()} if act.cells else None,
+            cells={n: None if body is None else wrapped(body) for n, body in act.cells.items()} if act.cells else None,
             error=f"error of epoch {job.epoch}".encode() if act.failed else None,
             reason="failed" if state is JobState.FAILED else "",
             result=act.result,

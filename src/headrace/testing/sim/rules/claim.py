@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from headrace.seam.records import Claim, Claimed, JobId, Leased
+from headrace.seam.records import Claim, Claimed, JobId, Leased, carried
 from headrace.testing.sim.ledger import Ledger, short
 from headrace.testing.sim.life import Life
 from headrace.types import JobState
@@ -112,8 +112,8 @@ def _check_payload(book: Ledger, req: Claim, life: Life, job: Leased) -> None:
     cells = life.cells if req.want is None else {name: cell for name, cell in life.cells.items() if name in req.want}
     if job.cells != cells:
         book.blame("I23", job.id, f"granted with cells {job.cells}, which should be {cells}")
-    given = (job.task, job.tenant, job.group, job.max_attempts, job.timeout, job.result_ttl, job.headers, job.error)
-    right = (row.task, row.tenant, row.group, row.max_attempts, row.timeout, row.result_ttl, row.headers, life.error)
+    given = (job.task, job.tenant, job.group, *carried(job), job.headers, job.error)
+    right = (row.task, row.tenant, row.group, *carried(row), row.headers, life.error)
     if given != right:
         book.blame("I23", job.id, f"granted with {given}, which should be {right}")
     if job.key != life.key:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.seam.records import InsertStatus, Row, Settlement
 from headrace.testing.sim.ledger import Ledger
 from headrace.testing.sim.life import Life
-from headrace.testing.sim.rules.insert import expected
+from headrace.testing.sim.rules.insert import expected, replace_job
 from headrace.types import JobState
 
 
@@ -84,7 +84,9 @@ def _settle(book: Ledger, life: Life, s: Settlement, state: JobState, reason: st
 
 
 def _spawn(book: Ledger, row: Row, now: int) -> None:
-    status = expected(book, row, now).status
-    book.reach(f"spawned {status}")
-    if status is InsertStatus.NEW:
+    answer = expected(book, row, now)
+    book.reach(f"spawned {answer.status}")
+    if answer.status is InsertStatus.NEW:
         book.add(row, now)
+    elif answer.status is InsertStatus.REPLACED:
+        replace_job(book, row, book.jobs[answer.id], now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.seam.records import JobId, JobKey, Page, Place, QueueStats, Record, Selector, Stats
+from headrace.seam.records import JobId, JobKey, Page, QueueStats, Record, Selector, Stats, SweepTarget, carried
 from headrace.testing.sim.history import Snapshot
 from headrace.testing.sim.ledger import Ledger
 from headrace.testing.sim.life import Life
@@ -56,12 +56,12 @@ def on_stats(book: Ledger, stats: Stats, now: int) -> None:
     for queue in sorted(told.keys() | right.keys()):
         if told.get(queue) != right.get(queue):
             book.blame("I21", None, f"counters say {told.get(queue)}, which should be {right.get(queue)}")
-    for place in stats.places:
-        if place.place == Place.KEYS:
+    for place in stats.kept:
+        if place.target == SweepTarget.KEYS:
             continue
-        count = len(book.ticks if place.place == Place.TICKS else book.places[JobState(place.place)])
+        count = len(book.ticks if place.target == SweepTarget.TICKS else book.places[JobState(place.target)])
         if place.count != count:
-            book.blame("I21", None, f"{place.place} is counted as {place.count}, which should be {count}")
+            book.blame("I21", None, f"{place.target} is counted as {place.count}, which should be {count}")
 
 
 def on_snapshot(book: Ledger, snapshot: Snapshot) -> None:
@@ -108,11 +108,7 @@ def compare(book: Ledger, life: Life, record: Record, want: frozenset[str], now:
             (record.task, record.tenant, record.group, record.headers),
             (row.task, row.tenant, row.group, row.headers),
         ),
-        (
-            "I23",
-            (record.max_attempts, record.timeout, record.result_ttl),
-            (row.max_attempts, row.timeout, row.result_ttl),
-        ),
+        ("I23", carried(record), carried(row)),
         ("I15", record.held, life.held(now)),
         ("I15", record.result, life.result if life.held(now) and "result" in want else None),
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import nsmallest
 
-from headrace.seam.records import JobId, Place, SweepClause, Swept
+from headrace.seam.records import JobId, SweepClause, SweepTarget, Swept
 from headrace.testing.sim.ledger import Ledger
 from headrace.testing.sim.life import Life
 from headrace.testing.sim.rules.ticks import on_sweep_ticks
@@ -15,24 +15,24 @@ from headrace.types import JobState
 
 def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[JobId], now: int) -> None:
     """A sweep was answered; ``gone`` is what the observer missed afterwards."""
-    if clause.place is Place.TICKS:
+    if clause.target is SweepTarget.TICKS:
         on_sweep_ticks(book, clause, swept, now)
         return
-    if clause.place is Place.TENANTS:
+    if clause.target is SweepTarget.TENANTS:
         for job_id in gone:
             book.blame("I17", job_id, "a sweep of tenants removed it")
         return
-    if clause.place is Place.KEYS:
+    if clause.target is SweepTarget.KEYS:
         _on_sweep_keys(book, clause, swept, gone, now)
         return
     if (
-        clause.place is Place.FAILED
+        clause.target is SweepTarget.FAILED
         and clause.max_count is not None
         and len(book.places[JobState.FAILED]) > clause.max_count
     ):
         _on_sweep_dead(book, clause, swept, gone, now)
         return
-    results = clause.place is Place.RESULTS
+    results = clause.target is SweepTarget.RESULTS
     doomed = _stale_results(book, now) if results else _condemned(book, clause, now)
     ids = {life.id for life in doomed[: clause.limit]}
     free = {life.id for life in _tied(book, clause, doomed)}
@@ -40,7 +40,7 @@ def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[Job
         life = book.jobs.get(job_id)
         if results or clause.dry_run or job_id not in ids | free:
             state = "unknown" if life is None else f"{life.state}, ended at {life.finished_at}"
-            book.blame("I17", job_id, f"a sweep of {clause.place} removed it, which it may not: it is {state}")
+            book.blame("I17", job_id, f"a sweep of {clause.target} removed it, which it may not: it is {state}")
         if life is not None:
             book.sweep_away(life, now)
     if clause.max_bytes is not None:
@@ -48,12 +48,12 @@ def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[Job
     if not (results or clause.dry_run):
         left = sorted(ids.difference(gone) - free) or sorted(ids.difference(gone))[: len(ids) - len(gone)]
         for job_id in left:
-            book.blame("I17", job_id, f"a sweep of {clause.place} left it, which its clause condemns")
+            book.blame("I17", job_id, f"a sweep of {clause.target} left it, which its clause condemns")
     if (swept.removed, swept.more) != (len(ids), len(doomed) > clause.limit):
-        message = f"a sweep of {clause.place} reported {swept.removed}, more: {swept.more}; should be {len(ids)}"
+        message = f"a sweep of {clause.target} reported {swept.removed}, more: {swept.more}; should be {len(ids)}"
         book.blame("I17", None, message)
     if swept.removed:
-        book.reach("dry run" if clause.dry_run else f"swept {clause.place}")
+        book.reach("dry run" if clause.dry_run else f"swept {clause.target}")
     if results and not clause.dry_run:
         for life in doomed[: clause.limit]:
             life.result = None
@@ -101,7 +101,7 @@ def _on_sweep_keys(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequen
 
 
 def _condemned(book: Ledger, clause: SweepClause, now: int) -> list[Life]:
-    place = book.places[JobState(clause.place.value)]
+    place = book.places[JobState(clause.target.value)]
     excess = 0 if clause.max_count is None else len(place) - clause.max_count
     return [
         life
@@ -113,9 +113,9 @@ def _condemned(book: Ledger, clause: SweepClause, now: int) -> list[Life]:
 
 def _tied(book: Ledger, clause: SweepClause, doomed: list[Life]) -> list[Life]:
     """Jobs that ended at the very instant at which a count or the limit cuts: any of them may go first."""
-    if clause.place is Place.RESULTS:
+    if clause.target is SweepTarget.RESULTS:
         return []
-    place = list(book.places[JobState(clause.place.value)].values())
+    place = list(book.places[JobState(clause.target.value)].values())
     excess = 0 if clause.max_count is None else len(place) - clause.max_count
     cuts = {life.finished_at for life in (*place[:excess][-1:], *doomed[: clause.limit][-1:])}
     last = doomed[: clause.limit][-1:]

@@ -59,7 +59,7 @@ def on_due(book: Ledger, req: Look, looked: Looked, now: int) -> None:
     waiting = [
         one
         for one in book.schedules.values()
-        if one.enabled and one.look_at is not None and one.bucket % req.shards == req.shard
+        if one.enabled and one.look_at is not None and one.bucket % req.shares == req.share
     ]
     due = sorted((one.plan_priority, one.look_at or 0, one.name) for one in waiting if (one.look_at or 0) <= now)
     if [one.name for one in looked.schedules] != [name for _, _, name in due[: req.limit]]:

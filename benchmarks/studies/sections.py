@@ -1,0 +1,209 @@
+"""Sections of every size come back as they were, from every store, in it and through objects; and the memory it takes.
+
+``python -m benchmarks.studies.sections`` takes some minutes; ``--quick`` leaves the largest out. A job is enqueued,
+claimed with its section, claimed without it and given another one, and claimed with that. What counts is the most
+memory that a process which does one of these ever had, beyond what it had after a small job, in multiples of the size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from servers.seaweedfs import SeaweedFS
+
+from benchmarks.fleet import Servers
+from benchmarks.machine import facts
+from benchmarks.results import HOME, aligned
+from benchmarks.studies.stores import STORES, fresh, keep
+from headrace import App, NewJob, Sections
+from headrace.types import SECTIONS
+
+OUTPUT = HOME / "sections.jsonl"
+MIB = 1024 * 1024
+SIZES = (0, 1, 4_500, MIB, 64 * MIB - 128)
+_SMALL = 100
+_TIMES = 128
+_ALWAYS = {name: {"over": 0, "least": 0} for name in SECTIONS}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One section of one size."""
+
+    way: str
+    section: str
+    size: int
+    same: bool
+    """Whether it came back as it was stored, by an enqueue and by a run."""
+    memory: dict[str, float]
+    """Beyond that of a small job, in multiples of the section, by part; empty: it is too small to tell."""
+    kind: str = "sections"
+
+
+def app_on(url: str, objects: str, *, away: bool) -> App:
+    where = {"objects": {"url": objects} | _ALWAYS} if away else {}
+    return App(url, payloads={"max_size": 64 * MIB, "compress_over": None}, worker={"concurrency": 1}, **where)  # type: ignore[arg-type]
+
+
+def block_of(section: str, size: int, turn: int) -> tuple[bytes, int]:
+    """What the body repeats, and how often. So it is made, and its digest found, without a second copy of it."""
+    times = _TIMES if size > MIB else 1
+    return Random(f"{section} {size} {turn}").randbytes(size // times), times
+
+
+def body_of(section: str, size: int, turn: int) -> bytes:
+    block, times = block_of(section, size, turn)
+    return block * times
+
+
+def digest_of(section: str, size: int, turn: int) -> str:
+    block, times = block_of(section, size, turn)
+    digest = hashlib.sha256()
+    for _ in range(times):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def most_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+async def produce(app: App, section: str, size: int) -> bool:
+    """Enqueue it."""
+    await app.client.insert([NewJob(task="t", sections=Sections(**{section: body_of(section, size, 0)}))])
+    return True
+
+
+async def read(app: App, section: str, size: int, turn: int) -> bool:
+    """Claim the job with its section; whether that is as it was stored."""
+    async with app.pull("default", want={section}) as pull:
+        [job] = await pull.take(1, wait="10m")
+        found = hashlib.sha256(job.section(section) or b"").hexdigest()
+        job.set_state("available")
+        await job.release()
+    return found == digest_of(section, size, turn)
+
+
+async def write(app: App, section: str, size: int) -> bool:
+    """Claim the job without its section, and replace that."""
+    async with app.pull("default", want=set()) as pull:
+        [job] = await pull.take(1, wait="10m")
+        getattr(job, f"set_{section}")(body_of(section, size, 1))
+        job.set_state("available")
+        await job.release()
+    return True
+
+
+PARTS = {
+    "producer": produce,
+    "reader": partial(read, turn=0),
+    "writer": write,
+    "reader again": partial(read, turn=1),
+}
+
+
+async def act(app: App, parts: Sequence[str], section: str, size: int) -> dict[str, Any]:
+    """Do these parts; how much memory it took at most, before and after."""
+    async with app:
+        await app.client.insert([NewJob(task="t", queue="small", sections=Sections(**{section: bytes(_SMALL)}))])
+        async with app.pull("small") as pull:
+            [job] = await pull.take(1, wait="10m")
+            job.set_state("completed")
+            await job.release()
+        base = most_memory()
+        same = [await PARTS[part](app, section, size) for part in parts]
+    return {"base": base, "most": most_memory(), "same": all(same)}
+
+
+def played(parts: Sequence[str], url: str, objects: str, way: str, section: str, size: int) -> dict[str, Any]:
+    """Some parts, in a process of their own."""
+    code = f"import benchmarks.studies.sections as s; s.play({list(parts)!r}, {way!r}, {section!r}, {size})"
+    environment = os.environ | {"STUDY_URL": url, "STUDY_OBJECTS": objects}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{parts}, {way}, {section}, {size}: {done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout))
+
+
+def play(parts: Sequence[str], way: str, section: str, size: int) -> None:
+    """The parts, as their process does them."""
+    logging.getLogger("headrace").setLevel(logging.ERROR)
+    app = app_on(os.environ["STUDY_URL"], os.environ["STUDY_OBJECTS"], away=way == "objects")
+    print(json.dumps(asyncio.run(act(app, parts, section, size))))
+
+
+def measure(store: str, servers: Servers, objects: SeaweedFS, place: Path | None, sizes: Sequence[int]) -> list[Cell]:
+    """Every section of every size, both ways. Each part of a large one has a process of its own."""
+    cells = []
+    for way in ("inline", "objects"):
+        for section in SECTIONS:
+            for size in sizes:
+                groups = [[part] for part in PARTS] if size > MIB else [list(PARTS)]
+                with fresh(store, servers, place) as made:
+                    url = objects.url(f"sections/{store}/{way}/{section}/{size}")
+                    found = [played(parts, made.url, url, way, section, size) for parts in groups]
+                same = all(one["same"] for one in found)
+                shares = {}
+                if size > MIB:
+                    shares = {
+                        name: round((one["most"] - one["base"]) / size, 2)
+                        for name, one in zip(PARTS, found, strict=True)
+                    }
+                cells.append(Cell(way, section, size, same, shares))
+    return cells
+
+
+def table(found: dict[str, list[Cell]]) -> str:
+    """The cells for people: of each size, the worst section."""
+    rows: list[Sequence[str]] = [("store", "way", "bytes", "as stored", *(f"{part}, x size" for part in PARTS))]
+    for store, cells in found.items():
+        for way in ("inline", "objects"):
+            for size in sorted({cell.size for cell in cells}):
+                these = [cell for cell in cells if (cell.way, cell.size) == (way, size)]
+                most = [max((cell.memory.get(part, 0.0) for cell in these), default=0.0) for part in PARTS]
+                same = f"{sum(cell.same for cell in these)} of {len(these)}"
+                rows.append((store, way, f"{size:,}", same, *(f"{one:.2f}" if one else "" for one in most)))
+    return "\n".join(aligned(rows))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.studies.sections", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="without the largest")
+    parser.add_argument("--store", choices=STORES, action="append", help="may be repeated; default: all")
+    parser.add_argument("--place", type=Path, help="where the servers' files are")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    given = parser.parse_args(arguments)
+    found: dict[str, list[Cell]] = {}
+    objects = SeaweedFS()
+    objects.start()
+    try:
+        with Servers(given.place, None) as servers:
+            for store in given.store or STORES:
+                sizes = SIZES[:-1] if given.quick else SIZES
+                found[store] = measure(store, servers, objects, given.place, sizes)
+    finally:
+        objects.close()
+    machine = facts(given.place or Path(tempfile.gettempdir()))
+    for store, cells in found.items():
+        keep(given.output, store, machine, [asdict(cell) for cell in cells])
+    print(table(found))
+    return 0 if all(cell.same for cells in found.values() for cell in cells) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

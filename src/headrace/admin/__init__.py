@@ -1,0 +1,1 @@
+"""The admin API: what operators see and do, the same for the command line, HTTP and the dashboard."""

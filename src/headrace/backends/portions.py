@@ -1,0 +1,113 @@
+"""How much one step of a store does: less than 50 ms, whatever a batch is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from headrace.backends.settlement_checks import check_settled
+from headrace.seam.records import Row, Selector, Settlement
+from headrace.types import JobState
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
+
+_BUDGET = 30_000
+"""Microseconds of a step, as its costs estimate it."""
+_FEW = 80
+"""So many rows are never too many."""
+_NAMES = 20_000
+
+
+class Costs(NamedTuple):
+    """Microseconds of CPU on a machine of 2026: of a row in a full batch and what is added to it, of a settlement that
+    just completes its job, and of any other. All are rounded up."""
+
+    row: int
+    key: int
+    inbox: int
+    group: int
+    tenant: int
+    """One that comes up in a batch for the first time."""
+    queue: int
+    """One that this client has not met yet."""
+    completed: int
+    settled: int
+
+
+class Portions:
+    """Cuts the batches of one client. It remembers the queues that it has met, as only new ones cost much."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        self._known: set[str] = set()
+
+    def of_rows(self, rows: Sequence[Row]) -> list[Sequence[Row]]:
+        """New jobs, in order."""
+        if len(rows) <= _FEW:
+            return [rows]
+        new: set[str] = set()
+        met: set[tuple[str, str]] = set()
+        cut = _cut(rows, lambda row: self._row(row, new, met))
+        if len(self._known) > _NAMES:
+            self._known.clear()
+        self._known |= new
+        return cut
+
+    def of_settlements(self, batch: Sequence[Settlement]) -> list[Sequence[Settlement]]:
+        """Settlements, in order."""
+        if len(batch) <= _FEW and not any(s.spawn for s in batch):
+            return [batch]
+        check_settled(batch)
+        new: set[str] = set()
+        met: set[tuple[str, str]] = set()
+        return _cut(batch, lambda s: self._settled(s) + sum(self._row(row, new, met) for row in s.spawn))
+
+    def _settled(self, s: Settlement) -> int:
+        completed = s.state is JobState.COMPLETED and s.cells is None and s.queue is None and s.error is None
+        return self._costs.completed if completed else self._costs.settled
+
+    def _row(self, row: Row, new: set[str], met: set[tuple[str, str]]) -> int:
+        costs, cost = self._costs, self._costs.row
+        if row.tenant and (tenant := (row.queue, row.tenant)) not in met:
+            met.add(tenant)
+            cost += costs.tenant
+        if row.queue not in self._known and row.queue not in new:
+            new.add(row.queue)
+            cost += costs.queue
+        if row.key is not None:
+            cost += costs.key
+        if row.reply_to is not None:
+            cost += costs.inbox
+        if row.group is not None:
+            cost += costs.group
+        return cost
+
+
+def _cut(items: Sequence[T], cost_of: Callable[[T], int]) -> list[Sequence[T]]:
+    """Items in order, as many at a time as the budget allows, but at least one."""
+    found: list[Sequence[T]] = []
+    first, total = 0, 0
+    for index, item in enumerate(items):
+        cost = cost_of(item)
+        if total + cost > _BUDGET and index > first:
+            found.append(items[first:index])
+            first, total = index, 0
+        total += cost
+    return [*found, items[first:]]
+
+
+def of_selection(sel: Selector, most: int) -> list[Selector]:
+    """The jobs that are named, so many at a time."""
+    if sel.keys is None and sel.ids is not None and len(sel.ids) > most:
+        return [msgspec.structs.replace(sel, ids=ids) for ids in _slices(sel.ids, most)]
+    if sel.ids is None and sel.keys is not None and len(sel.keys) > most:
+        return [msgspec.structs.replace(sel, keys=keys) for keys in _slices(sel.keys, most)]
+    return [sel]
+
+
+def _slices(names: Sequence[H], most: int) -> list[list[H]]:
+    once = list(dict.fromkeys(names))
+    return [once[start : start + most] for start in range(0, len(once), most)]

@@ -1,0 +1,2 @@
+-- Reads the numbers of all tiers of all trackers. Answers names and numbers in turn.
+return call('HGETALL', base .. ':Yn')

@@ -1,0 +1,45 @@
+-- Leaves sections that are not wanted out of an answer. ``want`` has a bit for each section that is.
+
+local ALL_SECTIONS = 15
+local trim = {}
+
+do
+    local LENGTHS, LEFT = '>I4I4I4I4', 4294967293
+
+    -- Returns the lengths at ``at``, with LEFT for each section that is left out, and the bytes of the others, which begin at ``first``.
+    local function trimmed(packed, at, first, want)
+        local lengths, cells = {struct.unpack(LENGTHS, packed, at)}, {}
+        for i = 1, 4 do
+            local length = lengths[i]
+            if length < LEFT then
+                if bit.band(want, 2 ^ (i - 1)) ~= 0 then
+                    cells[#cells + 1] = string.sub(packed, first, first + length - 1)
+                else
+                    lengths[i] = LEFT
+                end
+                first = first + length
+            end
+        end
+        return struct.pack(LENGTHS, lengths[1], lengths[2], lengths[3], lengths[4]), table.concat(cells)
+    end
+
+    function trim.job(job, want)
+        if not is_whole_job(job) then
+            return job
+        end
+        local at = JOB_SIZE + 5 + struct.unpack('>I4', job, JOB_SIZE + 1)
+        local headers = struct.unpack('>I4', job, at)
+        local first = at + 20 + (headers == NONE and 0 or headers)
+        local lengths, cells = trimmed(job, at + 4, first, want)
+        return string.sub(job, 1, at + 3) .. lengths .. string.sub(job, at + 20, first - 1) .. cells
+    end
+
+    -- The same of cells that a run has replaced.
+    function trim.patches(patched, want)
+        if not patched or #patched < 16 then
+            return patched
+        end
+        local lengths, cells = trimmed(patched, 1, 17, want)
+        return lengths .. cells
+    end
+end

@@ -1,4 +1,0 @@
--- Removes the marks of jobs that were here. ARGV: ids.
-
-many('ZREM', base .. ':m', ids_in(ARGV[1]))
-return 0

@@ -1,0 +1,31 @@
+"""Jobs by the objects that they refer to, in one shard."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol
+
+from headrace.backends.redis import marshalling
+from headrace.seam.records import JobId, Stamp
+from headrace.seam.references import Referrer, Swap
+
+
+class Run(Protocol):
+    """Runs a script."""
+
+    def __call__(self, name: str, *args: Any) -> Awaitable[Any]: ...
+
+
+class RedisReferences:
+    """The operations of a :class:`~headrace.seam.references.ReferenceStore`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    async def find(
+        self, before: int, after: tuple[int, JobId] | None = None, limit: int = 100, at: Stamp = None
+    ) -> list[Referrer]:
+        return [marshalling.referrer(one) for one in await self._run("referring", before, *(after or (0, b"")), limit)]
+
+    async def swap(self, batch: Sequence[Swap], at: Stamp = None) -> list[bool]:
+        return [done == 1 for done in await self._run("swap", *marshalling.swap_args(batch))] if batch else []

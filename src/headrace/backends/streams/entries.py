@@ -1,0 +1,74 @@
+"""Jobs as windows keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.seam.records import Cells, JobId, Leased, Row, carried
+from headrace.types import SECTIONS
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+_OUTERMOST = 9
+"""Priorities from -8 to 8 have a band each; those beyond share one on either side."""
+
+
+class Entry(NamedTuple):
+    """A row of the scripts ``push`` and ``feed``."""
+
+    id: JobId
+    band: int
+    run_at: int
+    weight: int
+    epoch: int
+    begun: int
+    job: bytes
+
+
+def band(priority: int) -> int:
+    """The band of a priority.
+
+    >>> band(0), band(8), band(500), band(-500)
+    (0, 8, 9, -9)
+    """
+    return max(-_OUTERMOST, min(_OUTERMOST, priority))
+
+
+def of_row(row: Row, weight: int, now: int) -> Entry:
+    """A new job."""
+    run_at = now + row.delay if row.run_at is None else row.run_at
+    job = _encode(
+        (
+            row.id, row.task, row.cells, row.tenant, row.key, row.priority, run_at, now, 0, carried(row), row.headers,
+            None,
+        )
+    )  # fmt: skip
+    return Entry(row.id, band(row.priority), run_at, weight, 0, 0, job)
+
+
+def of_stored(stored: Sequence[Any], raised_at: int | None) -> Entry:
+    """A row of ``feed_v1``. A job that was stored before Valkey last lost its memory may have been given out."""
+    job_id, task, *cells = stored[:6]
+    epoch, tenant, key, priority, run_at, enqueued_at, attempt = stored[6:13]
+    *options, headers, error, size = stored[13:]
+    brought = {name: cell for name, cell in zip(SECTIONS, cells, strict=True) if cell is not None}
+    job = _encode((job_id, task, brought, tenant, key, priority, run_at, enqueued_at, attempt, options, headers, error))
+    begun = epoch > 0 or (raised_at is not None and enqueued_at <= raised_at)
+    return Entry(job_id, band(priority), run_at, size, abs(epoch), int(begun), job)
+
+
+def leased(queue: str, epoch: int, begun: bool, job: bytes, want: frozenset[str] | None) -> Leased:
+    """A job that a window gave out."""
+    job_id, task, cells, tenant, key, priority, run_at, enqueued_at, attempt, options, headers, error = _decode(job)
+    brought: Cells = cells
+    left: tuple[str, ...] = ()
+    if want is not None and not cells.keys() <= want:
+        brought = {name: cell for name, cell in cells.items() if name in want}
+        left = tuple(name for name in SECTIONS if name in cells and name not in want)
+    return Leased(  # type: ignore[call-arg]
+        job_id, queue, task, brought, epoch, tenant, key, priority, run_at, enqueued_at, attempt, 0, *options, headers,
+        error, None, begun, left,
+    )  # fmt: skip

@@ -1,0 +1,82 @@
+-- ARGV: run id, at, holder, limit, how long leases last, bytes, bytes of the largest entry, queues. Answers each job: number of its queue, epoch,
+-- begun, job; then each queue: mode, feeds, look, instant of the next job or '', jobs left, how long ago somebody looked, how long it stays closed.
+local holder, limit, lease_for = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local bytes, largest = tonumber(ARGV[6]), tonumber(ARGV[7])
+local PROMOTED = 1000
+local open, lines, told, jobs = {}, {}, {}, {}
+
+for i = 8, #ARGV do
+    local queue = ARGV[i]
+    if call('HGET', key('m', queue), 'mode') == 'o' then
+        for _, id in ipairs(call('ZRANGEBYSCORE', key('d', queue), '-inf', whole(now), 'LIMIT', 0, PROMOTED)) do
+            local band, at, weight, epoch, begun, job = unpack(cmsgpack.unpack(call('HGET', key('e', queue), id)))
+            to_line(queue, id, band, at, weight, epoch, begun, job)
+            call('ZREM', key('d', queue), id)
+            call('HDEL', key('e', queue), id)
+        end
+        for _, band in ipairs(call('ZRANGE', key('b', queue), 0, -1)) do
+            table.insert(lines, {tonumber(band), #lines, i, queue})
+        end
+    end
+end
+table.sort(lines, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
+
+local until_ = whole(now + lease_for)
+for _, line in ipairs(lines) do
+    local band, _, i, queue = unpack(line)
+    local source = stream(queue, band)
+    while limit > 0 and bytes > 0 do
+        local count = math.max(1, math.min(limit, math.floor(bytes / largest)))
+        local read = call('XREADGROUP', 'GROUP', GROUP, holder, 'COUNT', count, 'STREAMS', source, '>')
+        if not read then
+            break
+        end
+        local found = read[1][2]
+        local held, leases, known = {}, {}, {}
+        for _, one in ipairs(found) do
+            local _, id, _, at, _, weight, _, before, _, begun, _, job = unpack(one[2])
+            if tonumber(at) > now then  -- the clock was set back
+                call('XACK', source, GROUP, one[1])
+                call('XDEL', source, one[1])
+                to_later(queue, id, band, at, weight, before, begun, job)
+            else
+                local epoch = whole(math.max(now, tonumber(before) + 1, floor))
+                table.insert(held, id)
+                table.insert(held, cmsgpack.pack({epoch, holder, band, one[1], begun}))
+                table.insert(leases, until_)
+                table.insert(leases, id)
+                table.insert(known, id)
+                bytes = bytes - tonumber(weight)
+                limit = limit - 1
+                table.insert(jobs, {i - 8, epoch, begun, job})
+            end
+        end
+        if #known > 0 then
+            many('HSET', key('h', queue), held)
+            many('ZADD', key('l', queue), leases)
+            many('HDEL', key('k', queue), known)
+        end
+        if #found < count then
+            break
+        end
+    end
+end
+
+for i = 8, #ARGV do
+    local queue = ARGV[i]
+    local mode, feeds, look, full, at, looked, ends =
+        unpack(call('HMGET', key('m', queue), 'mode', 'feeds', 'look', 'full', 'at', 'looked', 'until'))
+    local left, first = 0, ''
+    if mode == 'o' then
+        left = call('HLEN', key('k', queue))
+        first = call('ZRANGE', key('d', queue), 0, 0, 'WITHSCORES')[2] or ''
+        if at and at ~= '' and (first == '' or tonumber(at) < tonumber(first)) then
+            first = at
+        end
+        if look ~= '1' and at and at ~= '' and tonumber(at) <= now then
+            look = '1'
+        end
+    end
+    table.insert(told, {mode or '', feeds or '', look or '0', full or '0', first, left, whole(real - (tonumber(looked) or 0)), whole((tonumber(ends) or 0) - real)})
+end
+return {'OK', jobs, told, bytes <= 0 and 1 or 0, whole(now), whole(tonumber(ARGV[6]) - bytes)}

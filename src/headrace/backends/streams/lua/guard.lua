@@ -1,0 +1,3 @@
+if lost then
+    return {'LOST'}
+end

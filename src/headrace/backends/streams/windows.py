@@ -1,0 +1,260 @@
+"""The windows in Valkey: the next jobs of each queue, and who has which."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from headrace.backends.streams.connections import WindowConnections
+from headrace.backends.streams.deliveries import Delivery
+from headrace.backends.streams.entries import Entry, leased
+from headrace.backends.streams.options import StreamsOptions
+from headrace.errors import Unavailable
+from headrace.seam.records import Claim, JobId, Leased, Stamp
+
+OPEN, CLOSING, CLOSED, UNKNOWN = "o", "c", "x", ""
+_TRIES = 3
+_CLOSING = 5_000_000
+"""Microseconds that a process has to close a window, before another one may."""
+_FEEDING = 5_000
+"""Milliseconds that a process has to feed a window."""
+
+Pairs = Sequence[tuple[JobId, int]]
+
+
+class QueueInfo(NamedTuple):
+    """What a claim tells of a queue."""
+
+    mode: str
+    feeds: bytes
+    look: bool
+    full: bool
+    next_at: int | None
+    left: int
+    looked: int
+    """Microseconds since somebody looked into PostgreSQL for it."""
+    closed: int
+    """Microseconds for which it stays closed, if it is."""
+
+
+class Found(NamedTuple):
+    """The answer to a claim."""
+
+    jobs: list[Leased]
+    queues: dict[str, QueueInfo]
+    cut: bool
+    now: int
+
+
+class Fed(NamedTuple):
+    """What a window is fed with, up to where, whether there is more, and when the next job is due that is not here."""
+
+    entries: list[Entry]
+    mark: bytes
+    full: bool
+    next_at: int | None
+
+
+class Feeding(NamedTuple):
+    """Whether this process may feed a window, and what is to be known for it."""
+
+    may: bool
+    mode: str
+    left: int
+    mark: bytes
+    waiting: int
+    raised_at: int | None
+    """When the floor was last raised: jobs of before may have been given out."""
+
+
+class Windows:
+    """One call for each script. ``restore`` is called when the server has lost its memory; it returns the
+    floor, when it was raised, and PostgreSQL's clock."""
+
+    def __init__(
+        self,
+        connections: WindowConnections,
+        base: str,
+        options: StreamsOptions,
+        restore: Callable[[Stamp], Awaitable[tuple[int, int | None, int]]],
+    ) -> None:
+        self.connections = connections
+        self._base = base
+        self._options = options
+        self._restore = restore
+        self._restoring = asyncio.Lock()
+        self.feeds: dict[str, bytes] = {}
+        """By queue, the number that says whether something else has fed it meanwhile."""
+
+    async def run(self, name: str, at: Stamp, *args: bytes | str | int) -> Any:
+        """The answer of a script, without its head. A server without memory gets a new floor first."""
+        for _ in range(_TRIES):
+            answer = await self.connections.script(name, self._base, "" if at is None else at, *args)
+            if answer[0] != b"LOST":
+                return answer
+            await self._begin_again(at)
+        raise Unavailable("Valkey loses its memory again and again")
+
+    async def _begin_again(self, at: Stamp) -> None:
+        async with self._restoring:
+            answer = await self.connections.script("queues", self._base, "")
+            if answer[0] == b"LOST":
+                floor, raised_at, now = await self._restore(at)
+                raised = "" if raised_at is None else raised_at
+                await self.connections.script("init", self._base, "", floor, now, raised)
+                self.feeds.clear()
+
+    async def push(self, queue: str, feeds: bytes, entries: Sequence[Entry], at: Stamp) -> bool:
+        """Put new jobs into the window, if nothing but inserts has fed it since ``feeds``."""
+        done, now_feeds, mode = await self.run("push", at, queue, feeds, self._options.window, *_flat(entries))
+        self._note(queue, mode.decode(), now_feeds)
+        return bool(done == b"OK")
+
+    async def claim(self, req: Claim, queues: Sequence[str], limit: int, at: Stamp) -> Found:
+        """Take jobs from windows that are open."""
+        most = min(limit, self._options.count)
+        _, jobs, told, cut, now, used = await self.run(
+            "claim",
+            at,
+            self.consumer(req.holder),
+            most,
+            req.lease_for,
+            req.max_bytes,
+            self._options.entry_bytes,
+            *queues,
+        )
+        infos = {queue: _info(one) for queue, one in zip(queues, told, strict=True)}
+        for queue, info in infos.items():
+            self._note(queue, info.mode, info.feeds)
+        found = [leased(queues[number], int(epoch), begun == b"1", job, req.want) for number, epoch, begun, job in jobs]
+        if cut or len(found) < most or most == limit:
+            return Found(found, infos, bool(cut), int(now))
+        rest = replace(req, max_bytes=max(1, req.max_bytes - int(used)))
+        more = await self.claim(rest, queues, limit - most, at)
+        return Found(found + more.jobs, more.queues, more.cut, more.now)
+
+    def consumer(self, holder: str) -> str:
+        """The name of a holder in the groups of streams."""
+        return f"{self._options.consumer}/{holder}" if self._options.consumer else holder
+
+    def _holder(self, consumer: bytes) -> str:
+        prefix = f"{self._options.consumer}/" if self._options.consumer else ""
+        return consumer.decode().removeprefix(prefix)
+
+    def _note(self, queue: str, mode: str, feeds: bytes) -> None:
+        if mode == OPEN:
+            self.feeds[queue] = feeds
+        else:
+            self.feeds.pop(queue, None)
+
+    async def settle(self, queue: str, given: Pairs, at: Stamp) -> None:
+        """Deliveries are over."""
+        await self.run("settle", at, queue, *_pairs(given))
+
+    async def renew(self, queue: str, holder: str, lease_for: int, given: Pairs, at: Stamp) -> list[bool]:
+        """Which deliveries are still this holder's; their leases last longer."""
+        _, mine = await self.run("renew", at, queue, self.consumer(holder), lease_for, *_pairs(given))
+        return [bool(one) for one in mine]
+
+    async def held(self, queue: str, most: int, at: Stamp, *, holder: str | None = None) -> list[Delivery]:
+        """The deliveries of a queue, or a holder's, those first that end first."""
+        kind = "a" if holder is None else "h"
+        _, found = await self.run("held", at, queue, most, kind, "" if holder is None else self.consumer(holder))
+        return self._deliveries(found)
+
+    async def expired(self, queue: str, most: int, at: Stamp) -> list[Delivery]:
+        """Deliveries whose lease has ended."""
+        _, found = await self.run("held", at, queue, most, "e", "")
+        return self._deliveries(found)
+
+    async def find(self, queue: str, ids: Sequence[JobId], at: Stamp, *, recall: bool = False) -> list[Delivery]:
+        """The deliveries of these jobs. With ``recall``, those that were not given out leave the window."""
+        _, found = await self.run("find", at, queue, "r" if recall else "l", *ids)
+        if recall:
+            self.feeds.pop(queue, None)
+        return self._deliveries(found)
+
+    async def close(self, queue: str, at: Stamp) -> list[Delivery]:
+        """Empty a window, and give nothing out until it is shut; all its deliveries."""
+        self.feeds.pop(queue, None)
+        _, found = await self.run("close", at, queue, _CLOSING)
+        return self._deliveries(found)
+
+    async def shut(self, queue: str, hold: int) -> None:
+        """From now on PostgreSQL gives the jobs out, for this long at least."""
+        await self.run("shut", None, queue, hold)
+
+    async def begin(self, queue: str, token: str, at: Stamp) -> Feeding:
+        """Ask to feed a window."""
+        _, may, mode, left, mark, waiting, raised = await self.run("begin", at, queue, token, _FEEDING)
+        return Feeding(bool(may), mode.decode(), int(left), mark, waiting, int(raised) if raised else None)
+
+    async def unknown(self, queue: str, ids: Sequence[JobId]) -> list[JobId]:
+        """Of these, those that the window does not have."""
+        if not ids:
+            return []
+        _, found = await self.run("unknown", None, queue, *ids)
+        return [ids[number] for number in found]
+
+    async def feed(self, queue: str, token: str, fed: Fed, wanted: int, at: Stamp) -> bool:
+        """Feed a window, if no other process does by now. It is open then."""
+        later = "" if fed.next_at is None else fed.next_at
+        answer = await self.run("feed", at, queue, token, fed.mark, int(fed.full), later, wanted, *_flat(fed.entries))
+        if answer[0] != b"OK":
+            return False
+        self._note(queue, OPEN, answer[1])
+        return True
+
+    async def tell(self, queue: str) -> None:
+        """PostgreSQL may have jobs that the window lacks."""
+        await self.run("tell", None, queue, "")
+
+    async def check(self) -> None:
+        """Whether the server answers."""
+        await self.connections.call(self._base, "PING")
+
+    async def prune(self, queue: str, *, holder: str | None = None, idle: int = 0) -> int:
+        """Remove the consumers that own nothing: this one, or those that did nothing for so many milliseconds."""
+        _, gone = await self.run("prune", None, queue, "" if holder is None else self.consumer(holder), idle)
+        return int(gone)
+
+    async def health(self, queue: str, horizon: int, at: Stamp) -> list[Any]:
+        """The numbers of the script ``health``."""
+        _, *numbers = await self.run("health", at, queue, horizon)
+        return list(numbers)
+
+    async def queues(self, at: Stamp) -> list[str]:
+        """Those that have a window, or had one."""
+        _, names = await self.run("queues", at)
+        return sorted(name.decode() for name in names)
+
+    def _deliveries(self, found: Iterable[Sequence[Any]]) -> list[Delivery]:
+        return [
+            Delivery(job_id, int(epoch), self._holder(consumer), int(left), begun == b"1")
+            for job_id, epoch, consumer, left, begun in found
+        ]
+
+
+def _flat(entries: Sequence[Entry]) -> list[bytes | int]:
+    return [value for entry in entries for value in entry]
+
+
+def _pairs(given: Pairs) -> list[bytes | int]:
+    return [value for pair in given for value in pair]
+
+
+def _info(told: Sequence[Any]) -> QueueInfo:
+    mode, feeds, look, full, next_at, left, looked, closed = told
+    return QueueInfo(
+        mode.decode(),
+        feeds,
+        look == b"1",
+        full == b"1",
+        int(float(next_at)) if next_at else None,
+        left,
+        int(looked),
+        int(closed),
+    )

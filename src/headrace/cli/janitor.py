@@ -1,0 +1,260 @@
+"""``headrace janitor``: how long ended jobs are kept, and what was deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import click
+
+from headrace import App, Client, Janitor, JanitorRun
+from headrace.api.signals import Stopper
+from headrace.cli.audited import note_change
+from headrace.cli.commands import Group
+from headrace.cli.loading import Store, load_target
+from headrace.cli.options import json_option, limit_option, store_options
+from headrace.cli.output import counted, note, print_fields, print_json, print_table
+from headrace.cli.problems import CONFLICT, USAGE, Problem
+from headrace.core.durations import micros
+from headrace.errors import SafetyStop
+from headrace.keeping.retention import Retention
+
+_STATES = ("completed", "cancelled", "failed")
+state_option = click.option(
+    "--state", "states", type=click.Choice(_STATES), multiple=True, help="Jobs that ended so; all by default."
+)
+queue_option = click.option("--queue", metavar="NAME", help="Only jobs of this queue.")
+task_option = click.option("--task", metavar="NAME", help="Only jobs of this task.")
+
+
+@click.group("janitor", cls=Group)
+def janitor_command() -> None:
+    """Say how long ended jobs are kept, delete the rest, and show what was deleted.
+
+    Every worker deletes what is past its time, so these commands are for changes, for a look, and for processes that
+    do nothing else.
+    """
+
+
+@janitor_command.command("rules")
+@json_option
+@store_options
+async def rules_command(store: Store, as_json: bool) -> None:
+    """Show how long ended jobs are kept."""
+    async with store.opened() as client:
+        rules = await _janitor(store, client).rules()
+    if as_json:
+        print_json({"rules": [rule.to_dict() for rule in rules]})
+        return
+    rows = [
+        (one.state, one.queue or "", one.task or "", one.age, _most(one.count), _most(one.bytes), _from(one.stored))
+        for one in rules
+    ]
+    print_table(("state", "queue", "task", "age", "at most", "bytes", "from"), rows)
+
+
+@janitor_command.command("keep")
+@click.argument("age")
+@state_option
+@queue_option
+@task_option
+@click.option("--count", type=click.IntRange(0), metavar="N", help="Keep at most N jobs of a state.")
+@click.option("--bytes", "size", type=click.IntRange(0), metavar="N", help="Keep at most N bytes of a state.")
+@store_options
+async def keep_command(
+    store: Store, age: str, states: tuple[str, ...], queue: str | None, task: str | None, count: int | None,
+    size: int | None,
+) -> None:  # fmt: skip
+    """Keep ended jobs for AGE: 1d, 7d, 30d, forever, or any other length.
+
+    The rule is in the store, and counts for all workers from their next look on. A rule of a task counts before one of
+    a queue, and both before one of all jobs of a state.
+    """
+    async with store.opened() as client:
+        given = {"states": states or None, "queue": queue, "task": task, "count": count, "bytes": size}
+        await note_change(client, "keep", age=age, **given)
+        await _janitor(store, client).keep(age, states=states or None, queue=queue, task=task, count=count, bytes=size)
+    note("the rule is stored; 'headrace janitor preview' shows what goes by it")
+
+
+@janitor_command.command("forget")
+@state_option
+@queue_option
+@task_option
+@store_options
+async def forget_command(store: Store, states: tuple[str, ...], queue: str | None, task: str | None) -> None:
+    """Remove rules from the store. What the settings say counts again."""
+    async with store.opened() as client:
+        await note_change(client, "forget", states=states or None, queue=queue, task=task)
+        removed = await _janitor(store, client).forget(states=states or None, queue=queue, task=task)
+    note(f"{counted(removed, 'rule')} removed")
+
+
+@janitor_command.command("preview")
+@json_option
+@store_options
+async def preview_command(store: Store, as_json: bool) -> None:
+    """Show what a run would delete now. Nothing changes."""
+    async with store.opened() as client:
+        plan = await _janitor(store, client).preview()
+    _print_run(plan, as_json=as_json)
+
+
+@janitor_command.command("run")
+@click.option("--force", is_flag=True, help="Delete it all the same.")
+@click.option("--every", metavar="DURATION", help="Go on, with a run this often, until it is stopped.")
+@json_option
+@store_options
+async def run_command(store: Store, force: bool, every: str | None, as_json: bool) -> None:
+    """Delete what is over its bounds, and note it in the log.
+
+    Deletes nothing if much would go by rules that are new, or if the store's clock is far ahead of the last run: look
+    at the plan, then use --force. With --every, it is a process of its own that does what workers do.
+    """
+    async with store.opened() as client:
+        await note_change(client, "run_janitor", force=force or None, every=every)
+        if every is not None:
+            await _go_on(client, micros(every, "--every") / 1e6)
+            return
+        try:
+            run = await _janitor(store, client).run(force=force)
+        except SafetyStop as stop:
+            _print_run(stop.plan, as_json=as_json)
+            raise Problem(CONFLICT, str(stop), run="headrace janitor run --force, if the plan is right") from stop
+    _print_run(run, as_json=as_json)
+
+
+async def _go_on(client: Client, every: float) -> None:
+    settings = client.settings
+    spare = 2 * micros(settings.patience)
+    retention = Retention(
+        await client.backend(), client.clock, Random(), client.observers, settings.retention, spare=spare
+    )
+    stop = asyncio.Event()
+    with Stopper(stop.set):
+        while not stop.is_set():
+            note(f"{counted(await retention.sweep(), 'record')} deleted")
+            try:
+                await asyncio.wait_for(stop.wait(), every)
+            except TimeoutError:
+                continue
+
+
+@janitor_command.command("budget")
+@click.option("--bytes", "size", type=click.IntRange(1), metavar="N", help="The store may take up N bytes.")
+@click.option("--capacity", is_flag=True, help="The store may take up what it has: maxmemory, or its volume.")
+@click.option("--off", is_flag=True, help="The store may take up any number of bytes.")
+@click.option("--queue", metavar="NAME", help="The budget of this queue, with --bytes or --off.")
+@click.option("--reserve", type=click.IntRange(0), metavar="N", help="PostgreSQL keeps N bytes aside for a full disk.")
+@json_option
+@store_options
+async def budget_command(
+    store: Store, size: int | None, capacity: bool, off: bool, queue: str | None, reserve: int | None, as_json: bool
+) -> None:
+    """Show how many bytes the store takes up, and set how many it may.
+
+    At 80 % of the budget there is an alert. From 85 % on new jobs are refused, while work and cleaning up go on.
+    """
+    if sum((size is not None, capacity, off)) > 1:
+        raise click.UsageError("expected one of --bytes, --capacity and --off")
+    if (queue is not None and size is None and not off) or (reserve is not None and size is None and not capacity):
+        raise click.UsageError("expected --bytes N or --off with --queue, and a budget with --reserve")
+    async with store.opened() as client:
+        janitor = _janitor(store, client)
+        if off:
+            await note_change(client, "drop_budget", queue=queue)
+            await janitor.drop_budget(queue=queue)
+        elif capacity or size is not None:
+            await note_change(client, "set_budget", bytes=size, queue=queue, reserve=reserve)
+            await janitor.set_budget(size, queue=queue, reserve=reserve)
+        usage = await janitor.usage()
+    if as_json:
+        print_json(usage.to_dict())
+        return
+    limit = "" if usage.limit is None else f"{usage.limit:,}"
+    state = "refuses new jobs" if usage.refuses else "set" if usage.budget else "none"
+    parts = [(name, f"{value:,}") for name, value in usage.parts.items()]
+    parts += [(f"queue {name}", f"{share:.1%}") for name, share in usage.queues.items()]
+    print_fields(
+        [("used", f"{usage.used:,}"), ("of", limit), ("share", f"{usage.share:.1%}"), ("budget", state), *parts]
+    )
+
+
+@janitor_command.command("shrink")
+@json_option
+@store_options
+async def shrink_command(store: Store, as_json: bool) -> None:
+    """Give back to the volume what the file of a SQLite store does not use.
+
+    Others wait meanwhile, and for a moment the volume has to hold the store twice. Other stores do this by themselves,
+    or by their own tools.
+    """
+    async with store.opened() as client:
+        shrink = getattr(await client.backend(), "shrink", None)
+        if shrink is None:
+            raise Problem(USAGE, "only a SQLite store can be shrunk", cause="other stores use free space again")
+        await note_change(client, "shrink")
+        before, after = await shrink()
+    if as_json:
+        print_json({"before": before, "after": after})
+    else:
+        note(f"{before:,} bytes before, {after:,} after")
+
+
+@janitor_command.command("log")
+@limit_option(20, "Show at most N runs, latest first.")
+@json_option
+@store_options
+async def log_command(store: Store, limit: int, as_json: bool) -> None:
+    """Show what was deleted, when, and by which rule.
+
+    The runs of workers are added up by the hour.
+    """
+    async with store.opened() as client:
+        runs = await _janitor(store, client).log(limit)
+    if as_json:
+        print_json({"runs": [run.to_dict() for run in runs]})
+        return
+    if not runs:
+        note("nothing was deleted yet")
+    rows = [
+        (f"{run.at:%Y-%m-%d %H:%M:%S}", run.by, run.runs, run.stopped, *step) for run in runs for step in _rows(run)
+    ]
+    print_table(("at", "by", "runs", "stopped", *_COLUMNS), rows)
+
+
+_COLUMNS = ("target", "deleted", "bytes", "kept", "cutoff", "retention")
+
+
+def _rows(run: JanitorRun) -> list[tuple[Any, ...]]:
+    return [
+        (
+            step.target, step.deleted, step.bytes, "" if step.kept is None else step.kept,
+            "" if step.cutoff is None else f"{step.cutoff:%Y-%m-%d %H:%M:%S}", step.retention or "",
+        )
+        for step in run.steps
+    ] or [("", 0, 0, "", "", "")]  # fmt: skip
+
+
+def _print_run(run: JanitorRun, *, as_json: bool) -> None:
+    if as_json:
+        print_json(run.to_dict())
+        return
+    print_table(_COLUMNS, _rows(run))
+    if run.stopped:
+        note(f"this would be stopped: {run.stopped}")
+
+
+def _janitor(store: Store, client: Client) -> Janitor:
+    """That of the app, which knows its hot tables; or one without."""
+    target = None if store.app is None else load_target(store.app)
+    return target.janitor if isinstance(target, App) else App(client).janitor
+
+
+def _most(bound: int | None) -> str:
+    return "" if bound is None else f"{bound:,}"
+
+
+def _from(stored: bool) -> str:
+    return "store" if stored else "settings"

@@ -1,0 +1,164 @@
+"""``headrace objects``: the object store that sections lie in."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from random import Random
+
+import click
+
+from headrace.api.signals import Stopper
+from headrace.cli import options
+from headrace.cli.audited import note_change
+from headrace.cli.commands import Group
+from headrace.cli.loading import Store
+from headrace.cli.options import json_option, store_options
+from headrace.cli.output import counted, note, print_json
+from headrace.cli.problems import FAILED, USAGE, Problem
+from headrace.keeping.delayed_loader import DelayedLoader
+from headrace.keeping.object_keeper import ObjectKeeper
+from headrace.keeping.share import Share
+from headrace.payloads import lifecycle
+from headrace.payloads.object_url import Location, parse
+
+_DAYS = 400
+"""For jobs that are due within a year, and what is kept of them."""
+days_option = click.option(
+    "--days",
+    type=click.IntRange(1, 3_650),
+    metavar="N",
+    default=_DAYS,
+    help="Objects end N days after they were written. Longer than jobs are ever delayed and kept.",
+)
+
+
+cooler_option = click.option(
+    "--cooler-after",
+    type=click.IntRange(1, 3_650),
+    metavar="N",
+    help="After N days, objects lie where storing costs less and reading more.",
+)
+
+
+@click.group("objects", cls=Group)
+def objects_command() -> None:
+    """Look after the object store that sections lie in.
+
+    Workers delete old objects themselves. A lifecycle rule of the bucket is a second net, and must be longer.
+    """
+
+
+@objects_command.command("plan")
+@days_option
+@cooler_option
+@store_options
+async def plan_command(store: Store, days: int, cooler_after: int | None) -> None:
+    """Print the lifecycle rule for the bucket, in the form that its own tools take."""
+    print_json(lifecycle.plan(_location(store), days, cooler_after))
+
+
+@objects_command.command("apply")
+@days_option
+@cooler_option
+@store_options
+async def apply_command(store: Store, days: int, cooler_after: int | None) -> None:
+    """Set the lifecycle rule on an S3 bucket; its other rules stay."""
+    location = _location(store)
+    async with store.opened(create=True) as client:
+        await note_change(client, "apply_lifecycle", bucket=location.where, days=days, cooler_after=cooler_after)
+    await lifecycle.apply(location, days, cooler_after)
+    note(f"{location.where}: objects end {counted(days, 'day')} after they were written, if no worker has deleted them")
+
+
+@objects_command.command("check")
+@days_option
+@json_option
+@store_options
+async def check_command(store: Store, days: int, as_json: bool) -> None:
+    """Check the lifecycle rules of an S3 bucket; fails if objects might end too early, or never."""
+    location = _location(store)
+    problems = await lifecycle.check(location, days)
+    if as_json:
+        print_json({"ok": not problems, "problems": problems})
+    elif not problems:
+        note(f"{location.where}: its lifecycle rules are fine")
+    if problems:
+        raise Problem(FAILED, "; ".join(problems), run="headrace objects plan, and headrace objects apply")
+
+
+@objects_command.command("sweep")
+@click.option("--dry-run", is_flag=True, help="Delete nothing, and print what would go.")
+@json_option
+@store_options
+async def sweep_command(store: Store, dry_run: bool, as_json: bool) -> None:
+    """Delete objects that no job refers to.
+
+    There are some where a process died while it enqueued. They would go with their hour. Objects that were written
+    within objects.grace stay.
+    """
+    _location(store)
+    async with store.opened() as client:
+        references = (await client.backend()).references
+        assert client.stowage is not None
+        assert references is not None
+        keeper = ObjectKeeper(
+            references, client.stowage, client.clock, Random(), client.observers, client.settings.objects
+        )
+        if not dry_run:
+            await note_change(client, "sweep_objects")
+        gone = await keeper.sweep(dry_run=dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, "objects": gone})
+        return
+    if dry_run:
+        for key in gone:
+            print(key)
+    note(f"{counted(len(gone), 'object')} {'would go' if dry_run else 'deleted'}")
+
+
+@objects_command.command("load")
+@click.option("--ahead", type=options.duration, default="1m", help="How long before jobs are due.")
+@click.option("--every", type=options.duration, default="5s", help="How often it looks.")
+@click.option("--share", type=click.IntRange(0), default=0, help="Load only share number N of --shares; from 0.")
+@click.option("--shares", type=click.IntRange(1), default=1, help="How many processes share the jobs out.")
+@click.option("--once", is_flag=True, help="Look once, and end.")
+@store_options
+async def load_command(store: Store, ahead: int, every: int, share: int, shares: int, once: bool) -> None:
+    """Bring sections of delayed jobs back into the store, a little before they are due.
+
+    Runs until it is stopped. Jobs do not need it: workers load what is not there. It keeps the object store out of the
+    time between a job's due time and its start.
+    """
+    if share >= shares:
+        raise Problem(USAGE, f"--share: expected less than --shares, got {share} of {shares}")
+    _location(store)
+    async with store.opened() as client:
+        backend = await client.backend()
+        assert client.stowage is not None
+        assert backend.references is not None
+        loader = DelayedLoader(
+            backend, backend.references, client.stowage, client.clock, ahead=ahead, share=Share(share, shares)
+        )
+        if once:
+            await loader.look()
+        else:
+            loading = asyncio.ensure_future(loader.run(every / 1e6, Random()))
+
+            def stop() -> None:
+                loading.cancel()
+
+            with Stopper(stop), suppress(asyncio.CancelledError):
+                await loading
+    note(f"sections of {counted(loader.loaded, 'job')} loaded")
+
+
+def _location(store: Store) -> Location:
+    url = store.client().settings.objects.url
+    if url is None:
+        raise Problem(
+            USAGE,
+            "there is no object store: objects.url is not set",
+            run="the same command with HEADRACE_OBJECTS__URL=s3://bucket/prefix in the environment",
+        )
+    return parse(url)

@@ -1,0 +1,53 @@
+"""``headrace queue windows``: the windows of a store that keeps jobs on one server and gives them out from another."""
+
+from __future__ import annotations
+
+import click
+from msgspec.structs import asdict
+
+from headrace.cli import options
+from headrace.cli.commands import Command
+from headrace.cli.loading import Store
+from headrace.cli.options import json_option, store_options
+from headrace.cli.output import note, print_json, print_table
+from headrace.cli.problems import Problem
+from headrace.cli.times import length
+
+
+@click.command("windows", cls=Command)
+@click.argument("names", type=options.name, nargs=-1)
+@click.option("--horizon", type=options.duration, default="60s", help="Count the delayed jobs that are due within it.")
+@click.option("--max-pending", type=click.IntRange(0), help="Fail if more jobs of a queue were given out.")
+@json_option
+@store_options
+async def windows_command(
+    store: Store, names: tuple[str, ...], horizon: int, max_pending: int | None, as_json: bool
+) -> None:
+    """Show the windows of queues: what they have, gave out and are behind with."""
+    async with store.opened() as client:
+        windows = (await client.backend()).windows
+        if windows is None:
+            raise Problem(
+                2, "this store has no windows", cause="it gives out its jobs itself", run="headrace queue list"
+            )
+        found = await windows.look(list(names) or None, horizon)
+        at = await (await client.backend()).now()
+    if as_json:
+        print_json({"windows": [asdict(one) for one in found]})
+    elif not found:
+        note("no windows yet: the first claim makes one")
+    else:
+        rows = [
+            (
+                one.queue, one.mode, one.waiting, one.pending, one.overdue, one.consumers, one.lag, one.delayed,
+                length(None if one.next_at is None else max(0, one.next_at - at)), one.soon,
+            )
+            for one in found
+        ]  # fmt: skip
+        counts = ("waiting", "pending", "overdue", "consumers", "lag", "delayed")
+        print_table(("queue", "", *counts, "next in", "due soon"), rows)
+    if max_pending is not None and (many := [one for one in found if one.pending > max_pending]):
+        worst = max(many, key=lambda one: one.pending)
+        raise Problem(
+            1, f"{worst.queue!r}: {worst.pending:,} jobs were given out and not settled; {max_pending:,} may be"
+        )

@@ -1,0 +1,81 @@
+"""``headrace report``: everything that a bug report needs, without secrets."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import distributions
+from typing import Any
+
+import click
+
+from headrace import Admin, Settings
+from headrace.cli.commands import Command
+from headrace.cli.doctor_checks import effective, versions
+from headrace.cli.loading import Store
+from headrace.cli.options import json_option, store_options
+from headrace.cli.output import print_fields, print_json
+from headrace.cli.problems import Problem
+from headrace.errors import HeadraceError
+from headrace.text import without_secrets
+
+_OURS = (
+    "apsw", "asyncpg", "hiredis", "msgspec", "obstore", "opentelemetry-api", "prometheus-client", "psycopg",
+    "starlette", "uvicorn", "uvloop",
+)  # fmt: skip
+
+
+@click.command("report", cls=Command)
+@json_option
+@store_options
+async def report_command(store: Store, as_json: bool) -> None:
+    """Print what a bug report needs: versions, changed settings, and the store in numbers.
+
+    It has no secrets, no payloads, and no names of queues, tasks or tenants.
+    """
+    told = await _report(store)
+    if as_json:
+        print_json(told)
+        return
+    for title, part in told.items():
+        print(f"\n## {title}\n")
+        print_fields([(name, value) for name, value in part.items()])
+
+
+async def _report(store: Store) -> dict[str, dict[str, Any]]:
+    installed = {one.metadata["Name"]: one.version for one in distributions()}
+    told: dict[str, dict[str, Any]] = {
+        "versions": {
+            **{finding.check: finding.what for finding in versions()[:1]},
+            "python": f"{platform.python_implementation()} {sys.version.split()[0]}",
+            **{name: installed[name] for name in _OURS if name in installed},
+        }
+    }
+    try:
+        client = store.client()
+        default = effective(Settings())
+        changed = {name: value for name, value in effective(client.settings).items() if value != default[name]}
+        told["settings"] = changed or {"all": "at their defaults"}
+        async with store.opened() as opened:
+            told["store"] = _numbers(await Admin(opened).overview(), opened.limits.durable)
+    except (HeadraceError, Problem) as error:
+        told["store"] = {"error": without_secrets(str(error))}
+    return told
+
+
+def _numbers(overview: Any, durable: str) -> dict[str, Any]:
+    queues, workers = overview.queues, overview.workers
+    states = ("available", "scheduled", "running", "jobs_paused", "completed", "cancelled", "failed")
+    return {
+        "kind": overview.store.partition(":")[0],
+        "durable": durable,
+        "queues": len(queues),
+        "queues paused": sum(queue.paused for queue in queues),
+        **{state: sum(getattr(queue, state) for queue in queues) for state in states},
+        "oldest due, seconds": max((queue.oldest_due_seconds or 0.0 for queue in queues), default=0.0),
+        "workers": len(workers),
+        "slots": sum(worker.slots for worker in workers),
+        "slots busy": sum(worker.busy for worker in workers),
+        **{f"kept, {kept.target}": kept.count for kept in overview.kept},
+        "bytes": overview.store_bytes,
+    }

@@ -1,0 +1,152 @@
+"""``headrace table``: hot tables of an app, and tables that nobody may touch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headrace import App, Table, TableSweep
+from headrace.cli.audited import note_change
+from headrace.cli.commands import Group
+from headrace.cli.loading import Store
+from headrace.cli.options import json_option, store_options
+from headrace.cli.output import note, print_fields, print_json, print_table
+from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
+from headrace.errors import SafetyStop
+
+_COLUMNS = ("table", "deleted", "archived", "kept", "waiting", "cutoff", "retention", "stopped")
+
+
+@click.group("table", cls=Group)
+def table_command() -> None:
+    """Look after the hot tables of an app, and protect tables.
+
+    Workers delete their old rows, so these commands are for a look, and for what a sweep did not dare.
+    """
+
+
+@table_command.command("list")
+@json_option
+@store_options
+async def list_command(store: Store, as_json: bool) -> None:
+    """List the hot tables of an app: rows, bytes, and what goes next."""
+    async with store.opened():
+        found = [(name, await table.stats()) for name, table in store.loaded().tables.items()]
+    if as_json:
+        print_json({"tables": [{"table": name} | stats.to_dict() for name, stats in found]})
+        return
+    rows = [(name, one.rows, one.bytes, one.expired, one.approaching, one.waiting) for name, one in found]
+    print_table(("table", "rows", "bytes", "expired", "approaching", "waiting"), rows)
+
+
+@table_command.command("show")
+@click.argument("name")
+@json_option
+@store_options
+async def show_command(store: Store, name: str, as_json: bool) -> None:
+    """Show one table, with the ages of its rows by the day."""
+    async with store.opened():
+        stats = await _table(store.loaded(), name).stats()
+    if as_json:
+        print_json({"table": name} | stats.to_dict())
+        return
+    ages = [("without an age" if day < 0 else f"{day} d old", f"{count:,}") for day, count in stats.ages.items()]
+    print_fields(
+        [
+            ("rows", f"{stats.rows:,}"), ("bytes", f"{stats.bytes:,}"), ("expired", f"{stats.expired:,}"),
+            ("approaching", f"{stats.approaching:,}"), ("waiting", f"{stats.waiting:,}"), *ages,
+        ]
+    )  # fmt: skip
+
+
+@table_command.command("preview")
+@click.argument("name")
+@json_option
+@store_options
+async def preview_command(store: Store, name: str, as_json: bool) -> None:
+    """Show what a sweep would delete now. Nothing changes."""
+    async with store.opened():
+        _print(await _table(store.loaded(), name).preview(), as_json=as_json)
+
+
+@table_command.command("sweep")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Delete it all the same.")
+@json_option
+@store_options
+async def sweep_command(store: Store, name: str, force: bool, as_json: bool) -> None:
+    """Delete old rows, after they were archived, and note it in the log of the janitor."""
+    async with store.opened() as client:
+        table = _table(store.loaded(), name)
+        await note_change(client, "sweep_table", table=name, force=force)
+        try:
+            swept = await table.sweep(force=force)
+        except SafetyStop as stop:
+            _print(stop.plan, as_json=as_json)
+            raise Problem(
+                CONFLICT, str(stop), run=f"headrace table sweep {name} --force, if the plan is right"
+            ) from stop
+    _print(swept, as_json=as_json)
+
+
+@table_command.command("protect")
+@click.argument("names", nargs=-1, required=True)
+@store_options
+async def protect_command(store: Store, names: tuple[str, ...]) -> None:
+    """Let no process delete rows of these tables, whatever its rules say.
+
+    A name is TABLE or SCHEMA.TABLE.
+    """
+    async with store.opened() as client:
+        await note_change(client, "protect_tables", tables=list(names))
+        await App(client).janitor.protect(*map(_parts, names))
+    note(f"no rule deletes rows of {', '.join(names)}")
+
+
+@table_command.command("unprotect")
+@click.argument("name")
+@store_options
+async def unprotect_command(store: Store, name: str) -> None:
+    """Protect a table no longer."""
+    async with store.opened() as client:
+        await note_change(client, "unprotect_table", table=name)
+        if not await App(client).janitor.unprotect(_parts(name)):
+            raise Problem(NOT_FOUND, f"{name} is not protected", run="headrace table protected")
+    note(f"rules may delete rows of {name}")
+
+
+@table_command.command("protected")
+@json_option
+@store_options
+async def protected_command(store: Store, as_json: bool) -> None:
+    """List the tables that are protected in the store."""
+    async with store.opened() as client:
+        names = await App(client).janitor.protected()
+    if as_json:
+        print_json({"protected": names})
+    else:
+        print_table(("table",), [(name,) for name in names])
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    schema, point, table = name.partition(".")
+    return (schema, table) if point else (name,)
+
+
+def _table(app: App, name: str) -> Table[Any]:
+    if name not in app.tables:
+        known = ", ".join(app.tables) or "none"
+        raise Problem(NOT_FOUND, f"the app declares no table {name!r}", cause=f"it declares: {known}")
+    return app.tables[name]
+
+
+def _print(swept: TableSweep, *, as_json: bool) -> None:
+    if as_json:
+        print_json(swept.to_dict())
+        return
+    row = (
+        swept.table, swept.deleted, swept.archived, swept.kept, swept.waiting, f"{swept.cutoff:%Y-%m-%d %H:%M:%S}",
+        swept.retention, swept.stopped,
+    )  # fmt: skip
+    print_table(_COLUMNS, [row])

@@ -1,0 +1,149 @@
+"""``headrace vault``: ended jobs in files, for good."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from headrace import App, Vault
+from headrace.cli import options
+from headrace.cli.audited import note_change
+from headrace.cli.commands import Group
+from headrace.cli.loading import Store
+from headrace.cli.options import json_option, store_options, yes_option
+from headrace.cli.output import confirm, counted, note, print_json, print_table
+from headrace.cli.problems import FAILED, Problem
+from headrace.seam.instants import to_datetime
+
+since_option = click.option("--since", type=options.instant, metavar="TIME", help="Only jobs that ended then or later.")
+until_option = click.option(
+    "--until", type=options.instant, metavar="TIME", help="Only jobs that ended then or before."
+)
+
+
+@click.group("vault", cls=Group)
+def vault_command() -> None:
+    """Look into the vault: ended jobs as Parquet files, for good.
+
+    Workers write to it if vault.url is set.
+    """
+
+
+@vault_command.command("ls")
+@since_option
+@until_option
+@json_option
+@store_options
+async def ls_command(store: Store, since: int | None, until: int | None, as_json: bool) -> None:
+    """List the files with ended jobs, oldest first."""
+    async with store.opened() as client:
+        files = await App(client).vault.files(_when(since), _when(until))
+    if as_json:
+        print_json({"files": [file.to_dict() for file in files]})
+        return
+    print_table(("file", "state", "bytes"), [(file.key, file.state, file.bytes) for file in files])
+    note(f"{counted(len(files), 'file')}, {sum(file.bytes for file in files):,} bytes")
+
+
+@vault_command.command("query")
+@click.argument("sql")
+@since_option
+@until_option
+@json_option
+@store_options
+async def query_command(store: Store, sql: str, since: int | None, until: int | None, as_json: bool) -> None:
+    """Answer SQL (DuckDB's) over all jobs that have ended, archived or not.
+
+    The views are jobs and attempts. Example: headrace vault query "SELECT task, count(*) FROM jobs GROUP BY ALL"
+    """
+    async with store.opened() as client:
+        rows = await App(client).vault.query(sql, since=_when(since), until=_when(until))
+    if as_json:
+        print_json({"rows": [{name: _plain(value) for name, value in row.items()} for row in rows]})
+    elif rows:
+        print_table([*rows[0]], [[_plain(value) for value in row.values()] for row in rows])
+
+
+@vault_command.command("archive")
+@store_options
+async def archive_command(store: Store) -> None:
+    """Archive what has ended now, as workers do."""
+    async with store.opened() as client:
+        await note_change(client, "archive")
+        note(f"{counted(await App(client).vault.archive(), 'job')} archived")
+
+
+@vault_command.command("compact")
+@json_option
+@store_options
+async def compact_command(store: Store, as_json: bool) -> None:
+    """Put the small files of hours that are over together."""
+    async with store.opened() as client:
+        await note_change(client, "compact_vault")
+        done = await App(client).vault.compact()
+    if as_json:
+        print_json(done._asdict())
+    else:
+        note(f"{counted(done.made, 'file')} made, {counted(done.removed, 'file')} removed")
+
+
+@vault_command.command("verify")
+@json_option
+@store_options
+async def verify_command(store: Store, as_json: bool) -> None:
+    """Read all files; fails if one is damaged, or a job is in two of them."""
+    async with store.opened() as client:
+        found = await App(client).vault.verify()
+    if as_json:
+        print_json(found._asdict())
+    else:
+        note(f"{counted(found.files, 'file')}, {counted(found.jobs, 'job')}")
+    if found.problems:
+        raise Problem(FAILED, "; ".join(found.problems[:5]), cause=f"{counted(len(found.problems), 'problem')} in all")
+
+
+@vault_command.command("replay")
+@click.argument("where")
+@click.option("--limit", type=click.IntRange(1, 100_000), metavar="N", default=1_000, help="At most N, oldest first.")
+@yes_option
+@json_option
+@store_options
+async def replay_command(store: Store, where: str, limit: int, yes: bool, as_json: bool) -> None:
+    """Run jobs again, straight from the vault: those that fit a condition in SQL.
+
+    Example: headrace vault replay "task = 'charge' AND ended_at > '2026-11-01'"
+    """
+    async with store.opened() as client:
+        vault: Vault = App(client).vault
+        [row] = await vault.query(f"SELECT count(DISTINCT id) AS jobs FROM jobs WHERE ({where})")
+        most = min(row["jobs"], limit)
+        note(f"{counted(row['jobs'], 'job')} found")
+        if most > 1:
+            confirm(f"run {counted(most, 'job')} again?", yes=yes)
+        await note_change(client, "replay", where=where, jobs=most)
+        done = await vault.replay(where, limit=limit)
+    if as_json:
+        print_json({"enqueued": done.enqueued, "requeued": done.requeued, "refused": done.refused})
+    else:
+        note(f"{counted(len(done.enqueued) + len(done.requeued), 'job')} will run again; {len(done.refused)} refused")
+
+
+@vault_command.command("leave")
+@yes_option
+@store_options
+async def leave_command(store: Store, yes: bool) -> None:
+    """Do without a vault from now on: what is not archived may be removed. Unset vault.url first."""
+    confirm("let retention remove what is not archived?", yes=yes)
+    async with store.opened() as client:
+        await note_change(client, "leave_vault")
+        await App(client).vault.leave()
+
+
+def _when(at: int | None) -> datetime | None:
+    return None if at is None else to_datetime(at)
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else value

@@ -1,0 +1,74 @@
+"""What the janitor counts of the jobs that it deletes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from headrace.cyclotron.fields import OURS, function_of, team_of
+from headrace.seam.instants import to_datetime
+from headrace.seam.records import Record
+from headrace.types import Duration, JobState, NewJob, Sections
+
+AGGREGATES = f"{OURS}aggregates"
+"""The queue of jobs whose parameters are aggregates, as JSON."""
+_TASK = "cyclotron.aggregates"
+
+
+class Aggregate(Struct, frozen=True):
+    """How many jobs of a function of a team ended in a state in an hour, of those that were deleted."""
+
+    hour: datetime
+    team_id: int | None
+    function_id: UUID | None
+    state: JobState
+    count: int
+
+    @property
+    def _key(self) -> tuple[datetime, int | None, UUID | None, JobState]:
+        return self.hour, self.team_id, self.function_id, self.state
+
+
+_DECODER = msgspec.json.Decoder(list[Aggregate])
+
+
+def aggregates(records: Iterable[Record]) -> list[Aggregate]:
+    """Counts of these ended jobs; those of the janitor itself are left out."""
+    counts = Counter(
+        (_hour(record.finished_at or 0), team_of(record.tenant), function_of(record.task), record.state)
+        for record in records
+        if not record.queue.startswith(OURS)
+    )
+    return _sorted(Aggregate(*key, count) for key, count in counts.items())
+
+
+def added(all_of_them: Iterable[Aggregate]) -> list[Aggregate]:
+    """One for each hour, team, function and state."""
+    counts: Counter[tuple[datetime, int | None, UUID | None, JobState]] = Counter()
+    for one in all_of_them:
+        counts[one._key] += one.count
+    return _sorted(Aggregate(*key, count) for key, count in counts.items())
+
+
+def entry(counts: list[Aggregate], keep: Duration) -> NewJob:
+    """A job that carries the counts."""
+    body = Sections(parameters=msgspec.json.encode(counts))
+    return NewJob(task=_TASK, queue=AGGREGATES, sections=body, expires=keep)
+
+
+def read(parameters: bytes) -> list[Aggregate]:
+    """The counts that such a job carries."""
+    return _DECODER.decode(parameters)
+
+
+def _hour(instant: int) -> datetime:
+    return to_datetime(instant).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def _sorted(counts: Iterable[Aggregate]) -> list[Aggregate]:
+    return sorted(counts, key=lambda one: (one.hour, str(one.team_id), str(one.function_id), one.state))

@@ -1,0 +1,1 @@
+"""Hot tables: rows of the user's own that go after a while."""

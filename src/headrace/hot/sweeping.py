@@ -1,0 +1,138 @@
+"""What goes from a hot table: whether it may, and page by page to the archive before it is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.durations import spell
+from headrace.core.view import View
+from headrace.seam.instants import to_datetime
+from headrace.seam.tables import Cutoff, HotRule, OldRow, Survey, TableName, TableStore
+from headrace.tracking.sink import RowSink
+
+Check = Callable[[TableName], Awaitable[None]]
+PAGE = 1_000
+"""Rows that are archived and deleted in one step."""
+DAY = 86_400_000_000
+
+
+class TableLimits(Struct, frozen=True, kw_only=True):
+    """How long rows are kept, and when a sweep asks first."""
+
+    keep: int
+    keep_unprocessed: int | None
+    share: float
+    floor: int
+    gap: int
+
+    def cutoff(self, now: int) -> Cutoff:
+        """What is too old now."""
+        limit = self.keep_unprocessed
+        return Cutoff(now - self.keep, None if limit is None else now - limit)
+
+
+class TableSweep(View, frozen=True, kw_only=True):
+    """What a sweep deleted, or would delete.
+
+    >>> from datetime import UTC
+    >>> last = datetime(2026, 11, 18, tzinfo=UTC)
+    >>> plan = TableSweep(table="videos", deleted=7, archived=0, kept=3, waiting=0, cutoff=last, retention="7d")
+    >>> plan.deleted, plan.stopped
+    (7, '')
+    """
+
+    table: str
+    deleted: int
+    archived: int
+    kept: int
+    waiting: int
+    """Rows that are too old, but not processed yet."""
+    cutoff: datetime
+    retention: str
+    """As ``"7d"``."""
+    stopped: str = ""
+    """Why nothing was deleted; empty: it was, or there was nothing."""
+
+
+class TableStats(View, frozen=True, kw_only=True):
+    """A hot table in numbers.
+
+    >>> TableStats(rows=3, bytes=8_192, ages={0: 2, 6: 1}, approaching=1, expired=0, waiting=0).approaching
+    1
+    """
+
+    rows: int
+    bytes: int
+    """With its indexes."""
+    ages: Mapping[int, int]
+    """How many rows are how many whole days old; -1: rows without an age, which are never deleted."""
+    approaching: int
+    """Rows that will be too old within a day."""
+    expired: int
+    """Rows that the next sweep deletes."""
+    waiting: int
+    """Rows that are too old, but not processed yet."""
+
+
+def too_much(survey: Survey, limits: TableLimits, now: int) -> str:
+    """Why somebody should look before this is deleted; empty: it may go.
+
+    A sweep in time deletes a small part of a table whose newest row is young. Otherwise the clock, the column of the
+    age or the rule may be wrong, or nothing new has come for long.
+    """
+    if survey.condemned <= limits.floor:
+        return ""
+    if survey.newest is not None and now - survey.newest > limits.gap:
+        return (
+            f"{survey.condemned:,} rows are too old, and the newest row is {spell(now - survey.newest)} old: the clock "
+            "may be wrong, or nothing new comes"
+        )
+    most = max(int(limits.share * survey.rows), limits.floor)
+    if survey.condemned > most:
+        return (
+            f"{survey.condemned:,} of {survey.rows:,} rows are too old, and a sweep deletes {limits.share:.0%} or "
+            f"{limits.floor:,} at most"
+        )
+    return ""
+
+
+async def sweep_pages(
+    store: TableStore, rule: HotRule, cutoff: Cutoff, archive: RowSink | None, name: str, most: int, may: Check
+) -> tuple[int, int]:
+    """Archive and delete what is too old, oldest first, at most about ``most`` rows: how many were deleted, and how
+    many archived. Before each page, ``may`` raises if nothing may be deleted.
+
+    A page is named after its rows. If this process dies before they are deleted, the next one archives the same page
+    under the same name.
+    """
+    deleted = archived = 0
+    while deleted < most:
+        await may(rule.table)
+        rows = await store.oldest(rule, cutoff, PAGE, values=archive is not None)
+        if rows and archive is not None:
+            await archive.append(name, [row.values for row in rows], at=to_datetime(rows[0].age), name=_page_name(rows))
+            archived += len(rows)
+        gone = await store.delete(rule, cutoff, rows) if rows else 0
+        deleted += gone
+        if len(rows) < PAGE or not gone:
+            break
+    return deleted, archived
+
+
+def _page_name(rows: Sequence[OldRow]) -> str:
+    digest = blake2b(digest_size=16)
+    for row in rows:
+        digest.update(msgspec.msgpack.encode(row.key))
+    return digest.hexdigest()
+
+
+def approaching(survey: Survey, limits: TableLimits) -> int:
+    """Rows that will be too old within a day, to the day."""
+    return sum(
+        count for day, count in survey.ages.items() if (day + 1) * DAY > limits.keep - DAY and day * DAY < limits.keep
+    )

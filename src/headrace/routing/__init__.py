@@ -1,0 +1,1 @@
+"""Backends made of backends: shards, and a store on its way to another."""

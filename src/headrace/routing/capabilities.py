@@ -1,0 +1,128 @@
+"""What several stores can do together, beside the ten operations, rules and schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import nsmallest
+
+from headrace.errors import Unavailable
+from headrace.routing.transit import in_transit
+from headrace.routing.view import Look, View, each
+from headrace.seam.archive import WEIGHT, EndedPage, Mark
+from headrace.seam.documents import Document, DocumentStore
+from headrace.seam.parts import Part, PartStore
+from headrace.seam.protocol import Backend
+from headrace.seam.records import JobId, Record, Stamp
+from headrace.seam.references import ReferenceStore, Referrer, Swap
+from headrace.types import JobState
+
+
+async def _settled(view: View) -> View:
+    """Jobs in parcels are in no store; who must see all of them comes again later."""
+    if await in_transit(view):
+        raise Unavailable("jobs are on their way from one store to another just now; this goes on by itself")
+    return view
+
+
+class RoutedDocuments:
+    """Documents lie in the store that is home."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    async def _documents(self) -> DocumentStore:
+        documents = (await self._look()).home.documents
+        assert documents is not None
+        return documents
+
+    async def get(self, names: Sequence[str]) -> list[Document | None]:
+        return await (await self._documents()).get(names)
+
+    async def put(self, name: str, body: bytes | None, version: int) -> bool:
+        return await (await self._documents()).put(name, body, version)
+
+    async def find(self, prefix: str, after: str = "", limit: int = 100) -> list[Document]:
+        return await (await self._documents()).find(prefix, after, limit)
+
+
+class RoutedParts:
+    """Parts are sent to the store that is home, and read from all: the home may have changed since."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    async def send(self, batch: Sequence[Part], at: Stamp = None) -> None:
+        await _parts((await self._look()).home).send(batch, at)
+
+    async def read(self, job_id: JobId, after: tuple[int, int], limit: int = 100, at: Stamp = None) -> list[Part]:
+        found = await each(await self._look(), lambda store: _parts(store).read(job_id, after, limit, at))
+        return nsmallest(limit, (one for some in found for one in some), key=lambda one: (one.epoch, one.number))
+
+
+class RoutedReferences:
+    """References of the jobs of all stores."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    async def find(
+        self, before: int, after: tuple[int, JobId] | None = None, limit: int = 100, at: Stamp = None
+    ) -> list[Referrer]:
+        view = await _settled(await self._look())
+        found = await each(view, lambda store: _references(store).find(before, after, limit, at))
+        return nsmallest(limit, (one for some in found for one in some), key=lambda one: (one.hour, one.id))
+
+    async def swap(self, batch: Sequence[Swap], at: Stamp = None) -> list[bool]:
+        if not batch:
+            return []
+        done = await each(await self._look(), lambda store: _references(store).swap(batch, at))
+        return [any(answers) for answers in zip(*done, strict=True)]
+
+
+class RoutedArchive:
+    """Ended jobs of all stores, in the order of their ends."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    async def ended(
+        self,
+        state: JobState,
+        after: Mark | None = None,
+        limit: int = 100,
+        want: frozenset[str] = frozenset(),
+        max_bytes: int = WEIGHT,
+        at: Stamp = None,
+    ) -> EndedPage:
+        view = await _settled(await self._look())
+        pages = await each(view, lambda store: _ended(store, state, after, limit, want, max_bytes, at))
+        found: dict[JobId, tuple[Record, int]] = {}
+        for page in pages:
+            found |= {one.id: (one, weight) for one, weight in zip(page.records, page.weights, strict=True)}
+        upto = min((page.last for page in pages if page.last is not None and len(page.records) >= limit), default=None)
+        ends = sorted(found.values(), key=lambda one: _mark(one[0]))
+        ends = [one for one in ends if upto is None or _mark(one[0]) <= upto][:limit]
+        marks = [page.last for page in pages if page.last is not None]
+        last = None if not marks else _mark(ends[-1][0]) if ends else min(marks)
+        return EndedPage([one for one, _ in ends], [weight for _, weight in ends], last, min(p.final for p in pages))
+
+
+def _parts(store: Backend) -> PartStore:
+    assert store.parts is not None
+    return store.parts
+
+
+def _references(store: Backend) -> ReferenceStore:
+    assert store.references is not None
+    return store.references
+
+
+async def _ended(
+    store: Backend, state: JobState, after: Mark | None, limit: int, want: frozenset[str], most: int, at: Stamp
+) -> EndedPage:
+    assert store.archive is not None
+    return await store.archive.ended(state, after, limit, want, most, at)
+
+
+def _mark(record: Record) -> Mark:
+    return Mark(record.finished_at or 0, record.id)

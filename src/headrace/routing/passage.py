@@ -1,0 +1,97 @@
+"""How far a transfer has come: one document in the store that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+
+from headrace.errors import ConfigError, Unavailable
+from headrace.seam.documents import DocumentStore
+from headrace.seam.protocol import Backend
+
+DOCUMENT = "transfer"
+_TRIES = 20
+
+
+class Phase(StrEnum):
+    """What everybody does, from the first phase to the last."""
+
+    SHADOW = "shadow"
+    """All is in the first store. Copies of new jobs go to the second one, behind the producers' backs."""
+    DUAL = "dual"
+    """The same, but producers wait for the copies."""
+    READY = "ready"
+    """All is in the first store, and everybody looks into both."""
+    FORWARD = "cutover"
+    """New jobs go to the second store. Jobs move there from the first one, and are claimed from both."""
+    MOVED = "moved"
+    """The same, and nothing is left to move."""
+    BACK = "rollback"
+    """The other way round: new jobs go to the first store, and jobs move back."""
+    DONE = "done"
+    """All is in the second store, for good."""
+
+
+SHADOWED = (Phase.SHADOW, Phase.DUAL)
+MOVING = (Phase.FORWARD, Phase.MOVED, Phase.BACK)
+
+
+class Transfer(Struct, frozen=True, kw_only=True):
+    """A transfer from one store to another."""
+
+    name: str
+    """Random: a transfer that is begun anew has another one."""
+    phase: Phase
+    legs: int = 0
+    """How often the direction has changed; the last one is under way, if jobs move."""
+    paused: bool = False
+    """Whether movers wait."""
+    rate: int | None = None
+    """Jobs that move per second at most; None: as fast as they can."""
+    share: float = 1.0
+    """Of new jobs, as many get a copy while copies are made."""
+    began_at: int = 0
+    phase_at: int = 0
+    """When the phase began, on the clock of the first store."""
+    depths: tuple[int | None, int | None] = (None, None)
+    """The depth of each store before it was closed to new jobs."""
+    held: tuple[str, ...] = ()
+    """Queues that stand still in the store that jobs move to, until all their jobs are there: their jobs have
+    groups."""
+
+    def leg(self, number: int | None = None) -> str:
+        """The name of a leg, in stores."""
+        return f"{self.name}/{self.legs if number is None else number}"
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Transfer).decode
+
+
+def documents_of(store: Backend) -> DocumentStore:
+    """The capability of a store that has it."""
+    if store.documents is None:
+        raise ConfigError("expected stores that keep documents; see docs/howto/backends.md")
+    return store.documents
+
+
+async def read(store: Backend) -> Transfer | None:
+    """The transfer from this store, if there is one."""
+    [found] = await documents_of(store).get([DOCUMENT])
+    return None if found is None else _decode(found.body)
+
+
+async def write(store: Backend, change: Callable[[Transfer | None], Transfer | None]) -> Transfer | None:
+    """Change the transfer from this store; None removes it."""
+    documents = documents_of(store)
+    for _ in range(_TRIES):
+        [found] = await documents.get([DOCUMENT])
+        known = None if found is None else _decode(found.body)
+        wanted = change(known)
+        body = None if wanted is None else _encode(wanted)
+        if wanted == known or await documents.put(DOCUMENT, body, 0 if found is None else found.version):
+            return wanted
+    raise Unavailable("the transfer is being changed by others all the time; try again")

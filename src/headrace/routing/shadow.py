@@ -1,0 +1,126 @@
+"""Copies of new jobs in another store, to see how it does. They are never due, and have ids of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from zlib import crc32
+
+from msgspec import Struct
+
+from headrace.core.tasks import Tasks
+from headrace.errors import HeadraceError
+from headrace.seam.protocol import Backend
+from headrace.seam.records import JobId, Row
+
+log = logging.getLogger("headrace")
+
+QUEUE = "headrace-shadow"
+"""The queue that copies lie in."""
+_NEVER = 100 * 365 * 86_400 * 1_000_000
+_MASK = bytes(9) + b"\xa5" * 7
+WAITING = 10_000
+"""Copies that wait to be written; more are dropped."""
+BATCH = 500
+PATIENCE = 2.0
+"""Seconds that producers wait for a copy."""
+FAILURES = 5
+"""After this many in a row, nothing is tried …"""
+OPEN = 60.0
+"""… for this many seconds."""
+
+
+class Counts(Struct):
+    """What became of copies in this process."""
+
+    written: int = 0
+    dropped: int = 0
+    """There were too many, or the other store had failed too often."""
+    failed: int = 0
+
+
+def twin(job_id: JobId) -> JobId:
+    """The id of a job's copy, and of a copy's job.
+
+    >>> twin(twin(bytes(range(16)))) == bytes(range(16))
+    True
+    """
+    return bytes(a ^ b for a, b in zip(job_id, _MASK, strict=True))
+
+
+def copy_of(row: Row) -> Row:
+    """A job like this one that is never due, has no key and no group, and is waited for by nobody."""
+    return Row(
+        id=twin(row.id), queue=QUEUE, task=row.task, cells=row.cells, tenant=row.tenant, delay=_NEVER,
+        priority=row.priority, headers=row.headers,
+    )  # fmt: skip
+
+
+def sampled(job_id: JobId, share: float) -> bool:
+    """Whether a job is among this share of all. The answer is always the same.
+
+    >>> sampled(bytes(16), 1.0), sampled(bytes(16), 0.0)
+    (True, False)
+    """
+    return crc32(job_id) < share * 2**32
+
+
+class Shadow:
+    """Writes copies without harm to those who write the jobs: what does not work is counted, and nobody else notices.
+    After some failures in a row the other store is left alone for a while."""
+
+    def __init__(self, store: Backend, clock: Callable[[], float]) -> None:
+        self.counts = Counts()
+        self._store = store
+        self._clock = clock
+        self._waiting: deque[Row] = deque()
+        self._tasks = Tasks()
+        self._busy = False
+        self._failures = 0
+        self._open_until = 0.0
+
+    def offer(self, rows: Sequence[Row]) -> None:
+        """Write copies of these jobs by and by."""
+        room = WAITING - len(self._waiting)
+        self.counts.dropped += max(0, len(rows) - room)
+        self._waiting.extend(copy_of(row) for row in rows[: max(0, room)])
+        if self._waiting and not self._busy:
+            self._busy = True
+            self._tasks.start(self._drain(), "headrace-shadow")
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        """Write copies of these jobs now."""
+        await self._write([copy_of(row) for row in rows])
+
+    async def close(self) -> None:
+        """Drop what was not written."""
+        self._waiting.clear()
+        await self._tasks.close()
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+                await self._write(batch)
+        finally:
+            self._busy = False
+
+    async def _write(self, copies: Sequence[Row]) -> None:
+        if self._clock() < self._open_until:
+            self.counts.dropped += len(copies)
+            return
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._store.open()
+                await self._store.insert(copies)
+        except (HeadraceError, TimeoutError, OSError) as error:
+            self.counts.failed += len(copies)
+            self._failures += 1
+            if self._failures >= FAILURES:
+                self._open_until, self._failures = self._clock() + OPEN, 0
+                log.warning("copies of new jobs are not written for %.0f s, as that failed too often: %s", OPEN, error)
+            return
+        self._failures = 0
+        self.counts.written += len(copies)

@@ -1,0 +1,41 @@
+"""What a store that is made of several looks like at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from headrace.seam.protocol import Backend
+
+T = TypeVar("T")
+
+
+class View(NamedTuple):
+    """The stores that are in use, and which of them is which."""
+
+    stores: tuple[Backend, ...]
+    """In the order in which they are asked. A job that moves goes from an earlier to a later one, so one that is not
+    found in the first is found in the second."""
+    home: Backend
+    """What belongs to no job lies here: rules, documents, the journal. New jobs and schedules go here too, if nothing
+    else says where they go."""
+    leg: str = ""
+    """The leg on which jobs move from the first store to the second; empty: none does."""
+
+    @property
+    def alone(self) -> Backend | None:
+        """The only store, if there is only one."""
+        return self.stores[0] if len(self.stores) == 1 else None
+
+
+Look = Callable[[], Awaitable[View]]
+
+
+async def each(view: View, call: Callable[[Backend], Awaitable[T]]) -> list[T]:
+    """The answers of all stores, asked one after the other."""
+    return [await call(store) for store in view.stores]
+
+
+def pick(found: Sequence[Sequence[T | None]]) -> list[T | None]:
+    """Of the answers of several stores to the same questions: the last one that is not None."""
+    return [next((one for one in reversed(answers) if one is not None), None) for answers in zip(*found, strict=True)]

@@ -1,0 +1,1 @@
+"""Trackers: subjects that are visited again and again."""

@@ -1,0 +1,1 @@
+"""The vault: what has ended, for good, as Parquet files in an object store."""

@@ -1,0 +1,1 @@
+"""HTTP: health, metrics, numbers for autoscalers, and the admin API."""

@@ -1,0 +1,148 @@
+"""The ASGI app: health, metrics, numbers for autoscalers, the admin API and the dashboard, behind one guard."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from headrace.admin.admin import Admin
+from headrace.admin.watch import Firing, Watch
+from headrace.core.config import HttpSettings
+from headrace.errors import ConfigError
+from headrace.text import shown
+from headrace.web.answers import Endpoint, answer, guarded
+from headrace.web.dashboard.dashboard import dashboard_routes
+from headrace.web.dashboard.live import Live
+from headrace.web.guard import Guard, problem
+from headrace.web.metrics import Metrics
+from headrace.web.openapi import describe
+from headrace.web.routes import ApiRoute, Reading
+from headrace.web.stream import Stream
+from headrace.web.tokens import Role, Tokens, read_tokens
+from headrace.web.vitals import Verdict, Vitals
+from headrace.web.writing import Writing
+
+_CONTENT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Scale(Struct, frozen=True):
+    """What an autoscaler needs to know about a queue. Numbers only."""
+
+    ready: int
+    """Jobs that are due."""
+    running: int
+    scheduled: int
+    oldest_seconds: float
+    workers: int
+    slots: int
+    desired: int
+    """Workers for all that is due or runs, with as many slots each as the workers have now, or as was asked for."""
+
+
+class Probes:
+    """Routes for machines: health, metrics, autoscalers."""
+
+    def __init__(self, admin: Admin, vitals: Vitals, metrics: Metrics) -> None:
+        self._admin = admin
+        self._vitals = vitals
+        self._metrics = metrics
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        return [
+            _route("GET", "/livez", self.live, Role.PROBE),
+            _route("GET", "/readyz", self.ready, Role.PROBE),
+            _route("GET", "/startupz", self.started, Role.PROBE),
+            _route("GET", "/metrics", self.metrics, Role.PROBE),
+            _route("GET", "/scale/{queue:path}", self.scale, Role.PROBE),
+        ]
+
+    async def live(self, request: Request) -> Response:
+        return _told(self._vitals.live())
+
+    async def ready(self, request: Request) -> Response:
+        return _told(self._vitals.ready())
+
+    async def started(self, request: Request) -> Response:
+        return _told(self._vitals.started())
+
+    async def metrics(self, request: Request) -> Response:
+        text = await self._metrics.text(with_store=request.query_params.get("store") != "no")
+        return Response(text, media_type=None, headers={"Content-Type": _CONTENT})
+
+    async def scale(self, request: Request) -> Response:
+        slots = request.query_params.get("slots")
+        if slots is not None and not (slots.isdecimal() and 0 < int(slots[:9]) < 10**6):
+            raise ConfigError(f"slots: expected a whole number of slots per worker, got {shown(slots)}")
+        found = await self._admin.queues(request.path_params["queue"])
+        if not found:
+            return answer(Scale(0, 0, 0, 0.0, 0, 0, 0))
+        [queue] = found
+        per_worker = int(slots) if slots else max(1, queue.slots // queue.workers if queue.workers else 10)
+        ready = 0 if queue.paused else max(0, queue.available - queue.scheduled)
+        desired = math.ceil((ready + queue.running) / per_worker)
+        oldest = queue.oldest_due_seconds or 0.0
+        return answer(Scale(ready, queue.running, queue.scheduled, oldest, queue.workers, queue.slots, desired))
+
+
+def web_app(
+    admin: Admin,
+    vitals: Vitals,
+    metrics: Metrics,
+    settings: HttpSettings,
+    tokens: Tokens | None = None,
+    watch: Watch | None = None,
+    live: Live | None = None,
+) -> ASGIApp:
+    """The whole app. It can be mounted in another one, under any prefix."""
+    tokens = read_tokens(settings.tokens) if tokens is None else tokens
+    api = [*Reading(admin, tokens, writes=settings.writes).routes(), *Writing(admin).routes()]
+
+    async def alerts(request: Request) -> Response:
+        return answer([] if watch is None else watch.firing)
+
+    api.append(ApiRoute("GET", "/api/v1/alerts", alerts, "Alerts that are on, worst first.", list[Firing]))
+    document = describe(api)
+
+    async def openapi(request: Request) -> Response:
+        return answer(document)
+
+    routes = [
+        *Probes(admin, vitals, metrics).routes(),
+        _route("GET", "/openapi.json", openapi, Role.VIEWER),
+        _route("GET", "/api/v1/events", Stream(admin.listening).events, Role.VIEWER),
+        *map(_api_route, api),
+        *dashboard_routes(admin, Live(admin) if live is None else live, tokens, settings, watch),
+    ]
+    app = Starlette(routes=routes, exception_handlers={404: _missing, 405: _wrong_method, 500: _broken})
+    return Guard(app, tokens, writes=settings.writes, hosts=settings.hosts)
+
+
+def _api_route(route: ApiRoute) -> Route:
+    return _route(route.method, route.path, route.endpoint, route.role)
+
+
+def _route(method: str, path: str, endpoint: Endpoint, role: Role) -> Route:
+    return Route(path, guarded(role, endpoint), methods=[method])
+
+
+def _told(verdict: Verdict) -> Response:
+    return answer(verdict, 200 if verdict.ok else 503)
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    return problem(404, "there is no such page")
+
+
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    return problem(405, "this page does not take that method")
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return problem(500, "the server failed; its log says why")

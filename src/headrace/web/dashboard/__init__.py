@@ -1,0 +1,1 @@
+"""The dashboard: pages for people, on top of the admin API."""

@@ -1,0 +1,124 @@
+"""What the store says of itself, as metrics. Asked at most every few seconds, and never by counting jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import Metric
+
+from headrace.api.client import Client
+from headrace.core.upkeep import MOST, OTHER
+from headrace.errors import HeadraceError
+from headrace.keeping.waiting_ends import NOTHING, WaitingEnds, look_at_ended
+from headrace.seam.records import QueueStats, Stats, WorkerStats
+from headrace.web.families import gauge, pairs
+
+_FRESH = 5.0
+"""Seconds for which the store's numbers are used again."""
+_PATIENCE = 3.0
+_STATES = ("available", "scheduled", "running", "paused", "completed", "cancelled", "failed")
+
+
+class StoreNumbers:
+    """What the store says of itself, asked at most every few seconds, however many scrapes there are."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = asyncio.Lock()
+        self._asked = -_FRESH
+        self.stats: Stats | None = None
+        self.now = 0
+        self.ended = NOTHING
+
+    async def fresh(self) -> None:
+        """Ask the store, unless it was asked lately."""
+        async with self._lock:
+            if time.monotonic() - self._asked < _FRESH:
+                return
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    self.stats, self.now = await self._client.stats(), await self._client.store_now()
+                    self.ended = await look_at_ended(await self._client.backend(), self.now)
+            except (HeadraceError, OSError, TimeoutError):
+                self.stats = None
+            self._asked = time.monotonic()
+
+
+def of_store(stats: Stats | None, now: int, backend: str, ended: WaitingEnds = NOTHING) -> Iterator[Metric]:
+    """What the store says of itself; None: it did not answer."""
+    yield gauge("backend_up", "Whether the store answered.", ["backend"], [((backend,), stats is not None)])
+    if stats is None:
+        return
+    queues = _largest(stats.queues)
+    states = (((queue.queue, state), _number(queue, state)) for queue in queues for state in _STATES)
+    yield gauge("queue_jobs", "Jobs.", ["queue", "state"], states)
+    ages = (((queue.queue,), (queue.oldest_due_age or 0) / 1e6) for queue in queues)
+    yield gauge("queue_oldest_ready_age_seconds", "How long the longest-waiting due job has waited.", ["queue"], ages)
+    paused = (((queue.queue,), queue.paused) for queue in queues)
+    yield gauge("queue_paused", "Whether the queue is paused.", ["queue"], paused)
+    slots = (((queue.queue,), _slots(stats.workers, queue.queue)) for queue in queues)
+    yield gauge("queue_slots", "Slots of workers that claim from the queue.", ["queue"], slots)
+    dead = (((queue.queue,), queue.failed) for queue in queues)
+    yield gauge("dlq_jobs", "Dead letters.", ["queue"], dead)
+    size = next((kept.bytes for kept in stats.kept if kept.target == "failed"), 0)
+    yield gauge("dlq_bytes", "Bytes of all dead letters.", [], [((), size)])
+    words = "How long ago the oldest dead letter of the store died; 0 if there is none."
+    yield gauge("dlq_oldest_age_seconds", words, [], [((), ended.dead_letter or 0.0)])
+    if ended.vault is not None:
+        words = "How long ago the oldest job ended that is not in the vault yet; 0 if all are."
+        yield gauge("vault_lag_seconds", words, [], [((), ended.vault)])
+    kept = [((one.target,), one.count) for one in stats.kept]
+    yield gauge("kept_records", "Ended jobs, ticks and keys that are kept.", ["class"], kept)
+    yield gauge(
+        "backend_bytes", "Bytes of the store, where it can tell.", ["backend"], [((backend,), stats.store_bytes)]
+    )
+    yield gauge("workers", "Workers that are alive.", [], [((), len(stats.workers))])
+    yield from _of_workers(stats.workers)
+    yield gauge("store_timestamp_seconds", "The store's clock.", [], [((), now / 1e6)])
+
+
+def _of_workers(workers: list[WorkerStats]) -> Iterator[Metric]:
+    """Workers may share a name, and are one then."""
+    slots: Counter[str] = Counter()
+    busy: Counter[str] = Counter()
+    seen: dict[str, float] = {}
+    for worker in workers:
+        name = _capped(slots, worker.worker)
+        slots[name] += worker.slots
+        busy[name] += worker.busy
+        seen[name] = max(seen.get(name, 0.0), worker.seen_at / 1e6)
+    yield gauge("worker_slots", "Slots.", ["worker"], pairs(slots))
+    yield gauge("worker_slots_busy", "Slots that run a job.", ["worker"], pairs(busy))
+    beats = [((name,), at) for name, at in seen.items()]
+    yield gauge("worker_last_heartbeat_timestamp_seconds", "When it was last heard from.", ["worker"], beats)
+
+
+def _slots(workers: Iterable[WorkerStats], queue: str) -> int:
+    return sum(worker.slots for worker in workers if queue in worker.queues)
+
+
+def _largest(queues: list[QueueStats]) -> list[QueueStats]:
+    """The queues with most jobs by name, and all others together."""
+    if len(queues) <= MOST:
+        return queues
+    ranked = sorted(queues, key=lambda queue: queue.available + queue.running + queue.failed, reverse=True)
+    named = [queue for queue in ranked[: MOST - 1] if queue.queue != OTHER]
+    names = {queue.queue for queue in named}
+    rest = [queue for queue in ranked if queue.queue not in names]
+    fields = ("available", "scheduled", "running", "jobs_paused", "completed", "cancelled", "failed")
+    sums = {name: sum(getattr(queue, name) for queue in rest) for name in fields}
+    oldest = max((queue.oldest_due_age or 0 for queue in rest), default=0)
+    return [*named, QueueStats(OTHER, oldest_due_age=oldest or None, **sums)]
+
+
+def _number(queue: QueueStats, state: str) -> int:
+    if state == "available":
+        return max(0, queue.available - queue.scheduled)
+    return int(getattr(queue, "jobs_paused" if state == "paused" else state))
+
+
+def _capped(known: Counter[str], name: str) -> str:
+    return name if name in known or len(known) < MOST else OTHER

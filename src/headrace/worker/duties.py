@@ -1,0 +1,161 @@
+"""The duties of a worker: upkeep that every worker, and every pull, does its share of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.core.durations import micros
+from headrace.core.upkeep import VAULT
+from headrace.keeping.budget import BudgetWatch
+from headrace.keeping.object_keeper import ObjectKeeper
+from headrace.keeping.retention import Retention
+from headrace.payloads.object_url import parse
+from headrace.payloads.objects import Objects
+from headrace.schedules.planner import IntervalFunction, Planner
+from headrace.seam.records import Hint
+from headrace.tracking.planner import MakeRow, TrackPlanner
+from headrace.vault.archiver import Archiver
+from headrace.worker.exchange import Exchange
+from headrace.worker.reaper import Reaper
+
+if TYPE_CHECKING:
+    from headrace.worker.reseal_duty import ResealDuty
+
+SCHEDULES = "schedules:all"
+"""The topic of changes to schedules."""
+
+
+class Duties:
+    """Reaping, retention, the vault, old objects, old seals, planning, the jobs of trackers; and listening for hints,
+    which is no upkeep, but everybody does it.
+
+    ``guest``: it leaves the upkeep to other workers. It reaps only if there are none: its own jobs must not wait for
+    ever.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        retention: Retention,
+        *,
+        guest: bool = False,
+        intervals: Mapping[str, IntervalFunction] | None = None,
+        trackers: Mapping[str, MakeRow] | None = None,
+    ) -> None:
+        self._exchange = exchange
+        self._guest = guest
+        backend, settings = exchange.backend, exchange.settings
+        shared = exchange.clock, exchange.rng, exchange.observers
+        self.planner = (
+            None if backend.ticks is None or guest else Planner(backend.ticks, *shared, settings.planner, intervals)
+        )
+        self.tracks = (
+            None
+            if backend.tracks is None or guest or not trackers
+            else TrackPlanner(backend.tracks, backend, trackers, *shared, every=micros(settings.planner.every) / 1e6)
+        )
+        self.reaper = Reaper(
+            backend,
+            *shared,
+            every=micros(settings.worker.reap) / 1e6,
+            max_lost=settings.worker.max_lost,
+            lease=exchange.leases.lease,
+            holder=exchange.holder,
+            gap=exchange.renewer.gap,
+            claimer=exchange.claimer,
+            guest_of=frozenset(exchange.queues) if guest else None,
+        )
+        self._retention = retention
+        self._object_keeper = (
+            None
+            if exchange.stowage is None or backend.references is None
+            else ObjectKeeper(backend.references, exchange.stowage, *shared, settings.objects)
+        )
+        self._reseal_duty = _reseal_duty(exchange)
+        self._archiver = _archiver(exchange)
+        self._budget = BudgetWatch(backend, exchange.observers, exchange.clock)
+
+    def start(self, group: asyncio.TaskGroup, *, at_once: bool = False) -> list[asyncio.Task[None]]:
+        """Do them until the tasks are cancelled. ``at_once``: what is reaped is due right away."""
+        duties = [group.create_task(self._exchange.notes.run(), name="headrace-notes")]
+        duties.append(group.create_task(self.reaper.run(at_once=at_once), name="headrace-reaper"))
+        if not self._guest:
+            duties.append(group.create_task(self._retention.run(), name="headrace-retention"))
+            if self._object_keeper is not None:
+                duties.append(group.create_task(self._object_keeper.run(), name="headrace-objects"))
+            watching = self._budget.run(self._exchange.rng, self._exchange.outage.out_of_room)
+            duties.append(group.create_task(watching, name="headrace-budget"))
+            if self._archiver is not None:
+                duties.append(group.create_task(self._archiver.run(), name="headrace-archiver"))
+            if self._reseal_duty is not None:
+                duties.append(group.create_task(self._reseal_duty.run(), name="headrace-reseal"))
+        if self.planner is not None:
+            duties.append(group.create_task(self.planner.run(), name="headrace-planner"))
+        if self.tracks is not None:
+            duties.append(group.create_task(self.tracks.run(), name="headrace-tracks"))
+        more = [] if self.planner is None else [SCHEDULES]
+        hearing = self._exchange.hear(more, self._hear, self._look)
+        duties.append(group.create_task(hearing, name="headrace-listener"))
+        return duties
+
+    def _hear(self, hint: Hint) -> None:
+        if self.planner is not None:
+            self.planner.wake()
+
+    def _look(self) -> None:
+        if self.planner is not None:
+            self.planner.wake()
+
+
+def retention_of(exchange: Exchange) -> Retention:
+    """Keeps what has ended within its bounds."""
+    settings = exchange.settings
+    return Retention(
+        exchange.backend,
+        exchange.clock,
+        exchange.rng,
+        exchange.observers,
+        settings.retention,
+        spare=2 * micros(settings.patience),
+        failed=exchange.outage.failed,
+    )
+
+
+def _archiver(exchange: Exchange) -> Archiver | None:
+    settings = exchange.settings.vault
+    if settings.url is None:
+        return None
+    return Archiver(
+        exchange.backend,
+        Objects(parse(settings.url), timed=partial(exchange.observers.requested, VAULT)),
+        exchange.clock,
+        exchange.rng,
+        exchange.observers,
+        settings,
+        stowage=exchange.stowage,
+    )
+
+
+def _reseal_duty(exchange: Exchange) -> ResealDuty | None:
+    sealing, packer = exchange.settings.payloads.sealing, exchange.packer
+    if not packer.seals or sealing.reseal is None or exchange.backend.references is None:
+        return None
+    from headrace.payloads.sealing import SealingPacker
+    from headrace.worker.reseal_duty import ResealDuty
+
+    assert isinstance(packer, SealingPacker)
+    if len(packer.keyring.opens) == 1 and not sealing.read_unsealed:
+        return None
+    return ResealDuty(
+        exchange.backend,
+        packer.keyring,
+        exchange.stowage,
+        exchange.clock,
+        exchange.rng,
+        worker=exchange.name,
+        every=micros(sealing.reseal) / 1e6,
+        unsealed=sealing.read_unsealed,
+    )

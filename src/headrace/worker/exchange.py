@@ -1,0 +1,320 @@
+"""The exchange between a consumer of jobs and the store: claims, settlements and beats."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+
+from msgspec.structs import replace
+
+from headrace.core.clock import Clock
+from headrace.core.config import Settings
+from headrace.core.durations import micros
+from headrace.core.events import Observers
+from headrace.core.ids import secret_name
+from headrace.core.listener import listen
+from headrace.core.names import check_name, worker_name
+from headrace.errors import ConfigError
+from headrace.keeping.hard_bounds import HardBounds
+from headrace.payloads.pack import Packer
+from headrace.payloads.stowage import Stowage
+from headrace.schedules.tick_notes import Notes
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Hint
+from headrace.worker.bell import Bell
+from headrace.worker.claimer import Claimer
+from headrace.worker.consumer import Consumer
+from headrace.worker.judge import Judge
+from headrace.worker.leases import Leases
+from headrace.worker.loader import Loader, Sections
+from headrace.worker.orders import Orders
+from headrace.worker.outage import Outage
+from headrace.worker.part_sender import PartSender
+from headrace.worker.renewer import Renewer, RenewerThread
+from headrace.worker.section_reader import SectionReader
+from headrace.worker.settler import Settler
+from headrace.worker.trips import Refuse, Trips
+
+log = logging.getLogger("headrace")
+
+_TIME_TO_GIVE_BACK = 2.0
+"""Seconds that a cancelled consumer has to give its jobs back."""
+_ALL = sys.maxsize
+_ANYTHING = 2**50
+"""Bytes. More than the jobs of any claim weigh."""
+_STALLED = 3.0
+"""Seconds after which a trip without an answer counts as stalled."""
+
+
+class Exchange:
+    """Everything that workers and pulls do alike: they hold leases, renew them from a thread of its own, and carry
+    settlements to the store and jobs back. What happens to a job in between is up to the consumer.
+
+    It is made in two steps, as the consumer needs the first half: ``__init__``, and ``attach`` with the consumer and
+    its claimer.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        queues: Sequence[str],
+        settings: Settings,
+        packer: Packer,
+        *,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        heartbeat_thread: bool = True,
+        stowage: Stowage | None = None,
+    ) -> None:
+        if not queues:
+            raise ConfigError("a worker needs at least one queue; register a task first, or name the queues")
+        self.name = worker_name(settings.worker.name, rng)
+        self.queues = tuple(check_name(queue, "queue") for queue in dict.fromkeys(queues))
+        self.holder = secret_name(rng)
+        self.backend = backend
+        self.settings = settings
+        self.packer = packer
+        self.clock = clock
+        self.rng = rng
+        self.observers = observers
+        self.stowage = stowage
+        self.leases = Leases(micros(settings.worker.lease) / 1e6, clock.elapsed)
+        self.notes = Notes(backend.ticks, clock, rng)
+        self.bell = Bell()
+        self.settler = Settler(self.leases, observers, self.notes, self.bell)
+        self.judge = Judge(self.holder, packer, clock, rng, self.name)
+        self.reader = SectionReader(backend, clock, packer, stowage)
+        self.sender = PartSender(backend, clock, packer, rng, micros(settings.patience) / 1e6)
+        self.last_chance = max(settings.worker.max_lost, 1)
+        """How often a job was lost that is on its last chance."""
+        self.outage = Outage(observers)
+        self._threaded = heartbeat_thread
+        self._thread: RenewerThread | None = None
+        self._beat: asyncio.Task[None] | None = None
+        self._carrying: list[asyncio.Task[None]] = []
+        self.started = 0.0
+        """When it was started, by the loop's clock."""
+
+    # -- putting it together
+
+    def request(self, want: frozenset[str] | None) -> Claim:
+        """The claim that claimers start from. Jobs that come without sections may weigh anything."""
+        claim = Claim(self.holder, self.queues, 0, int(self.leases.lease * 1e6), want, self.last_chance)
+        return replace(claim, max_bytes=_ANYTHING) if want is not None and not want else claim
+
+    @property
+    def poll(self) -> float:
+        """Seconds between two looks without a hint."""
+        worker = self.settings.worker
+        return micros(worker.poll_blind if self.backend.hints is None else worker.poll) / 1e6
+
+    def loader(self, consumer: Consumer, sections: Sections, *, together: bool = False) -> Loader | None:
+        """The stage before the consumer that loads sections, if there is an object store. ``sections``: which of them
+        jobs of a task come with. ``together``: jobs of one claim stay together."""
+        if self.stowage is None:
+            return None
+        return Loader(
+            self.stowage,
+            self.backend,
+            self.clock,
+            self.rng,
+            self.observers,
+            self.leases,
+            consumer,
+            self.judge,
+            self.settler,
+            sections,
+            together=together,
+        )
+
+    def attach(
+        self,
+        consumer: Consumer,
+        claimer: Claimer,
+        *,
+        trips: int | None = None,
+        refuse: Refuse,
+        room: HardBounds | None = None,
+    ) -> None:
+        """The consumer and its claimer. ``trips``: how many at once at most, if that matters. ``refuse``: what follows
+        when the store rejects a settlement. ``room``: keeps what has ended within its bounds."""
+        self.claimer = claimer
+        self._orders = Orders(self.leases, consumer, claimer, self.settler, self.judge)
+        self.renewer = Renewer(
+            self.leases,
+            self.clock,
+            consumer,
+            self._orders,
+            holder=self.holder,
+            worker=self.name,
+            queues=self.queues,
+        )
+        self.trips = self._make_trips(self.backend.limits.trips if trips is None else trips, refuse, room)
+
+    def _make_trips(self, count: int, refuse: Refuse, room: HardBounds | None) -> list[Trips]:
+        pairs: list[tuple[Settler | None, Claimer | None]]
+        if self.backend.finish_and_claim is not None:
+            pairs = [(self.settler, self.claimer)] * count
+        else:
+            pairs = [(self.settler, None), (None, self.claimer)]
+        stowage = self.stowage
+        make = partial(
+            Trips,
+            self.backend,
+            self.clock,
+            self.rng,
+            self.observers,
+            self.outage,
+            refuse=refuse,
+            renewer=self.renewer,
+            bell=self.bell,
+            lease=self.leases.lease,
+            stow=None if stowage is None else partial(stowage.stow_settlements, leased=self.leases.job),
+            room=room,
+        )
+        trips = [make(settler=settler, claimer=claimer) for settler, claimer in pairs]
+        if self.backend.tx is not None:
+            trips.append(make(settler=self.settler, claimer=None, apart=True, room=None))
+        return trips
+
+    # -- running
+
+    def start(self) -> None:
+        """Beat, from a thread if there is to be one. Called on the consumer's loop."""
+        self.started = asyncio.get_running_loop().time()
+        self._orders.start()
+        self.sender.start()
+        self._thread = RenewerThread(self.renewer, self.backend) if self._threaded else None
+        if self._thread:
+            self._thread.start()
+
+    def carry(self, group: asyncio.TaskGroup) -> None:
+        """Make trips, until ``rest``."""
+        if self._thread is None:
+            self._beat = group.create_task(self.renewer.run(self.backend), name="headrace-heartbeat")
+        self._carrying = [group.create_task(one.run(), name="headrace-trips") for one in self.trips]
+
+    async def rest(self) -> None:
+        """No more trips."""
+        for one in self._carrying:
+            one.cancel()
+        if self._beat is not None:
+            self.renewer.stop()
+            await self._beat
+
+    async def close(self) -> None:
+        """Carry out no more orders, and send no more parts."""
+        await self._orders.close()
+        await self.sender.close()
+
+    async def sign_off(self) -> None:
+        """Take the holder off the list, and end the thread."""
+        if self._thread is not None:
+            await self._thread.stop()
+
+    async def hear(self, more: Sequence[str], heard: Callable[[Hint], None], ready: Callable[[], None]) -> None:
+        """Listen for hints until cancelled, also to ``more`` topics: the consumer hears of those."""
+        if self.backend.hints is None:
+            return
+
+        def hear(hint: Hint) -> None:
+            if hint.topic.startswith("queue:"):
+                self.claimer.wake()
+            elif hint.topic.startswith("holder:"):
+                self.renewer.hurry()
+            else:
+                heard(hint)
+
+        def look() -> None:
+            """Hints are heard from now on. Earlier ones were missed, so look for everything."""
+            self.claimer.wake()
+            self.renewer.hurry()
+            ready()
+
+        topics = [*(f"queue:{queue}" for queue in self.queues), f"holder:{self.holder}", *more]
+        await listen(self.backend.hints, topics, hear, self.rng, look)
+
+    # -- health
+
+    @property
+    def claims(self) -> float:
+        """When a trip last got through, by the loop's clock."""
+        return max(self.started, *(trips.beat for trips in self.trips))
+
+    def stalled(self, now: float) -> bool:
+        """Whether the store has owed an answer for long. What waits for handlers' own transactions does not count."""
+        asking = [one.asking_since for one in self.trips if one.asking_since is not None and not one.apart]
+        return any(now - since > _STALLED for since in asking)
+
+    def beating(self, now: float) -> bool:
+        """Whether beats get through."""
+        beats = max(self.started, self.renewer.beat)
+        return not self.renewer.away and now - beats <= self.renewer.longest
+
+    @property
+    def silence(self) -> str:
+        """Why no beat gets through, in words."""
+        return f"no heartbeat got through: {self.renewer.away}" if self.renewer.away else "no heartbeat"
+
+    # -- the end
+
+    async def all_claimed(self, seconds: float) -> None:
+        """Return when all claims that are under way were answered, or the time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.claimer.all_answered()
+        except TimeoutError:
+            log.warning("a claim was not answered before the stop; its jobs run again when their leases have run out")
+
+    async def all_settled(self) -> None:
+        """Return when the store has answered all settlements, or their leases are over."""
+        self.bell.ring()
+        try:
+            async with asyncio.timeout(self.leases.lease):
+                await self.settler.quiet.wait()
+        except TimeoutError:
+            log.error("%d outcomes could not be stored before their leases ran out", len(self.settler))
+
+    async def write_notes(self) -> None:
+        """Write down what schedules are still to learn of their jobs."""
+        try:
+            async with asyncio.timeout(_TIME_TO_GIVE_BACK):
+                await self.notes.write()
+        except TimeoutError:
+            log.info("how some jobs of schedules ended could not be noted in time")
+
+    async def give_everything_back(self) -> None:
+        """The consumer was cancelled: store the outcomes that are there, and give back all other jobs. What cannot be
+        stored in time runs again when its lease has run out. What waits for handlers' own transactions comes last."""
+        outcomes, apart = self.settler.take(_ALL), self.settler.take_apart(_ALL)
+        done = {(settlement.id, settlement.epoch) for settlement in outcomes}
+        for lease in self.leases.held():
+            if lease not in done and lease not in self.leases.entrusted:
+                self.settler.add(self.judge.release(*lease))
+        outcomes += self.settler.take(_ALL)
+        most = self.backend.limits.max_batch
+        try:
+            async with asyncio.timeout(_TIME_TO_GIVE_BACK):
+                for left in (outcomes, apart):
+                    while batch := left[:most]:
+                        self.settler.answered(batch, await self.backend.finish(batch, self.clock.stamp()))
+                        del left[:most]
+        except Exception as error:
+            lost = len(outcomes) + len(apart)
+            log.warning(
+                "%d jobs could not be given back; they run again when their leases have run out: %s",
+                lost,
+                str(error) or "no answer",
+            )
+
+
+def cause(error: BaseException) -> BaseException:
+    """The error itself, if it is alone in its group."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,181 @@
+"""The stage between claimer and runner where sections come from an object store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from msgspec.structs import replace
+
+from headrace.core.alerts import Alert
+from headrace.core.clock import Clock
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.tasks import Tasks
+from headrace.errors import HeadraceError, ObjectMissing, ObjectsUnavailable, Unavailable
+from headrace.payloads.reference import referred_size
+from headrace.payloads.segments import in_parts
+from headrace.payloads.stowage import Loaded, Stowage
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Leased
+from headrace.seam.references import is_reference
+from headrace.types import SECTIONS
+from headrace.worker.consumer import Consumer
+from headrace.worker.judge import OBJECTS_REST, UNUSABLE, Judge
+from headrace.worker.leases import Leases
+from headrace.worker.settler import Settler
+
+_SECTIONS = frozenset(SECTIONS)
+
+Sections = Callable[[str], frozenset[str] | None]
+"""Which sections jobs of a task come with, beside ``parameters``; None: all."""
+
+
+class Loader:
+    """Delivers claimed jobs to the runner, once their sections are loaded: those of one claim together.
+
+    While the object store is away, jobs go back to the store for a while, and no attempt counts. A job whose object is
+    gone is looked at once more, as the object may have been copied; then it fails, as does one whose object is damaged.
+    """
+
+    def __init__(
+        self,
+        stowage: Stowage,
+        backend: Backend,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        leases: Leases,
+        consumer: Consumer,
+        judge: Judge,
+        settler: Settler,
+        sections: Sections,
+        *,
+        together: bool = False,
+    ) -> None:
+        """``together``: jobs of one claim are delivered together, even if only some have sections to be loaded."""
+        self._together = together
+        self._loading = 0
+        self._sections = sections
+        self._stowage = stowage
+        self._backend = backend
+        self._clock = clock
+        self._rng = rng
+        self._observers = observers
+        self._leases = leases
+        self._consumer = consumer
+        self._judge = judge
+        self._settler = settler
+        self._tasks = Tasks()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.away = ""
+        """Why jobs could not be loaded the last time; empty: they could."""
+
+    def deliver(self, jobs: list[Leased]) -> None:
+        """Leased jobs from the claimer."""
+        asked = [self._without_unwanted(job) if _refers(job) else job for job in jobs]
+        here = [job for job in asked if not _refers(job)]
+        if self._together and len(here) < len(jobs):
+            here = []
+        if here:
+            self._consumer.deliver(here)
+        if len(here) < len(jobs):
+            rest = asked if self._together else [job for job in asked if _refers(job)]
+            self._loading += len(rest)
+            task = self._tasks.start(self._bring(rest), "headrace-load")
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    def _without_unwanted(self, job: Leased) -> Leased:
+        """The job without references to sections that its handler does not ask for, or asks for later."""
+        sections = self._sections(job.task)
+        if sections is None:
+            return job
+        wanted = sections | {"parameters"}
+        cells = {name: cell for name, cell in job.cells.items() if name in wanted or not is_reference(cell)}
+        return replace(job, cells=cells, left=(*job.left, *(name for name in job.cells if name not in cells)))
+
+    async def landed(self) -> None:
+        """Return when all jobs that are being loaded now are with the runner, or settled."""
+        if self._under_way:
+            await asyncio.wait(set(self._under_way))
+
+    async def close(self) -> None:
+        """Load nothing more."""
+        await self._tasks.close()
+
+    def loading(self) -> int:
+        """How many jobs are being loaded."""
+        return self._loading
+
+    async def _bring(self, jobs: list[Leased]) -> None:
+        together: list[Leased] = []
+        for part in in_parts(jobs, _size):
+            try:
+                found = await self._load(part)
+            except Unavailable as error:
+                found = [{"": error} for _ in part]
+            answers = [self._loaded(job, cells) for job, cells in zip(part, found, strict=True)]
+            if ready := [job for job in answers if job is not None]:
+                self.away = ""
+                if self._together:
+                    together += ready
+                else:
+                    self._consumer.deliver(ready)
+        self._loading -= len(jobs)
+        if together:
+            self._consumer.deliver(together)
+
+    async def _load(self, jobs: list[Leased]) -> list[Loaded]:
+        found = await self._stowage.load([job.cells for job in jobs])
+        gone = [i for i, cells in enumerate(found) if any(isinstance(cell, ObjectMissing) for cell in cells.values())]
+        if gone:
+            records = await self._backend.fetch([jobs[i].id for i in gone], _SECTIONS, self._clock.stamp())
+            moved = {i: record.cells for i, record in zip(gone, records, strict=True) if record is not None}
+            again = await self._stowage.load(list(moved.values()))
+            found = [dict(zip(moved, again, strict=True)).get(i, cells) for i, cells in enumerate(found)]
+        return found
+
+    def _loaded(self, job: Leased, cells: Loaded) -> Leased | None:
+        """The job with its cells; or None, and it is settled."""
+        if not self._leases.current(job.id, job.epoch):
+            return None
+        wrong = [cell for cell in cells.values() if isinstance(cell, HeadraceError)]
+        if not wrong:
+            return replace(job, cells={name: cell for name, cell in cells.items() if isinstance(cell, bytes)})
+        error = next((one for one in wrong if isinstance(one, Unavailable)), wrong[0])
+        if isinstance(error, Unavailable):
+            self._give_back(job, error)
+        else:
+            self._fail(job, error)
+        return None
+
+    def _give_back(self, job: Leased, error: Unavailable) -> None:
+        if isinstance(error, ObjectsUnavailable):
+            self.away = str(error)
+            sentence = f"jobs wait, because the object store is away: {error}"
+            self._observers.alert(Alert.OBJECTS_AWAY, "load", sentence, error=error)
+        delay = int(OBJECTS_REST * (0.5 + self._rng.random()))
+        event = _event(EventKind.RELEASED, job, error) if self._observers else None
+        self._settler.add(self._judge.release(job.id, job.epoch, delay=delay, unbegun=not job.begun), event)
+
+    def _fail(self, job: Leased, error: HeadraceError) -> None:
+        settlement = self._judge.refuse(job, error, UNUSABLE)
+        if job.headers is not None:
+            self._settler.notes.ended(job, settlement, 0.0)
+        self._settler.add(settlement, _event(EventKind.FAILED, job, error))
+
+
+def _refers(job: Leased) -> bool:
+    for cell in job.cells.values():  # noqa: SIM110  asked for every job, and any() takes twice as long
+        if is_reference(cell):
+            return True
+    return False
+
+
+def _size(job: Leased) -> int:
+    return sum(referred_size(cell) for cell in job.cells.values() if is_reference(cell))
+
+
+def _event(kind: EventKind, job: Leased, error: HeadraceError) -> Event:
+    return Event(kind, job.id, job.queue, job.task, job.key, job.attempt, error=error, detail=str(error))

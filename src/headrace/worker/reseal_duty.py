@@ -1,0 +1,79 @@
+"""A duty of every worker: while there are several keys, what was sealed with an old one is sealed again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+
+from headrace.core.clock import Clock
+from headrace.errors import Unavailable
+from headrace.keeping.resealer import Resealed, Resealer
+from headrace.keeping.share import Share
+from headrace.payloads.keyring import Keyring
+from headrace.payloads.stowage import Stowage
+from headrace.schedules.template_seals import TemplateSeals
+from headrace.seam.protocol import Backend
+
+log = logging.getLogger("headrace")
+
+_PAUSE = 0.1
+"""Seconds after each page, so that a walk over a large store takes little of it."""
+_CLEAN = 86_400.0
+"""Seconds until the next walk, after one that found nothing: others may still seal with the old key."""
+
+
+class ResealDuty:
+    """Walks over all jobs and schedules now and then. The workers that are listed share the jobs out among them."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        keyring: Keyring,
+        stowage: Stowage | None,
+        clock: Clock,
+        rng: Random,
+        *,
+        worker: str,
+        every: float,
+        unsealed: bool,
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._rng = rng
+        self._worker = worker
+        self._every = every
+        self._resealer = Resealer(backend, keyring, stowage, clock, unsealed=unsealed)
+        self._templates = (
+            None if backend.ticks is None else TemplateSeals(backend.ticks, keyring, clock, unsealed=unsealed)
+        )
+
+    async def run(self) -> None:
+        """Walk until cancelled. What fails is tried again."""
+        rest = self._every
+        while True:
+            await asyncio.sleep(rest * (0.75 + self._rng.random() / 2))
+            rest = self._every
+            try:
+                done = await self.walk()
+            except Unavailable as error:
+                log.warning("what old keys have sealed could not be sealed again; that is tried again: %s", error)
+            except Exception:
+                log.exception("what old keys have sealed could not be sealed again; that is tried again")
+            else:
+                rest = self._every if done.resealed else max(self._every, _CLEAN)
+
+    async def walk(self) -> Resealed:
+        """One walk over this worker's share."""
+        done = await self._resealer.reseal(await self._share(), _PAUSE)
+        if self._templates is not None:
+            done = done.plus(Resealed(*await self._templates.reseal()))
+        if done.resealed:
+            log.info("%d of %d sections and results were sealed again with the new key", done.resealed, done.looked)
+        if done.refused:
+            log.warning("%d sections or results cannot be opened with any key; see headrace seal status", done.refused)
+        return done
+
+    async def _share(self) -> Share:
+        listed = sorted({one.worker for one in (await self._backend.stats(self._clock.stamp())).workers})
+        return Share(listed.index(self._worker), len(listed)) if self._worker in listed else Share()

@@ -1,0 +1,158 @@
+"""Valkey loses its memory, or is started again: no job is lost, and no delivery of before counts any more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import pytest_asyncio
+from servers.valkey import Valkey
+
+from headrace.backends.streams import StreamsBackend, StreamsOptions
+from headrace.errors import Unavailable
+from headrace.seam.records import Beat, Cancel, Claim, Leased, Reap, Selector, Settlement
+from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row
+from headrace.types import JobState
+from tests import postgres, valkey
+from tests.streams import Stores
+
+SMALL = Stores(StreamsOptions(window=100))
+
+
+@pytest_asyncio.fixture
+async def store(tmp_path: Path) -> AsyncIterator[StreamsBackend]:
+    """An opened backend with small windows."""
+    backend = SMALL.connect(tmp_path)
+    await backend.open()
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def take(store: StreamsBackend, limit: int = 10, holder: str = "w1", at: int = T0) -> list[Leased]:
+    return (await store.claim(Claim(holder, ("q",), limit, LEASE), at)).jobs
+
+
+def done(job: Leased, holder: str = "w1") -> Settlement:
+    return Settlement(job.id, job.epoch, holder, JobState.COMPLETED)
+
+
+def leases() -> int:
+    """How many leases PostgreSQL has."""
+    with psycopg.connect(postgres.server().url()) as connection:
+        found = connection.execute(f"SELECT count(*) FROM {postgres.SCHEMA}.leased").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+async def test_a_delivery_writes_nothing_to_postgresql_and_its_end_is_one_step(store: StreamsBackend) -> None:
+    await store.insert([row(n) for n in range(3)], T0)
+    jobs = await take(store)
+    assert (len(jobs), leases()) == (3, 0)
+    assert await store.finish([done(job) for job in jobs], T0) == [JobState.COMPLETED] * 3
+    assert [record and record.epoch for record in await store.fetch([job.id for job in jobs], at=T0)] == [T0] * 3
+
+
+async def test_after_a_flush_every_job_is_given_out_again_under_a_higher_epoch(store: StreamsBackend) -> None:
+    await store.insert([row(n) for n in range(3)], T0)
+    before = await take(store, 2)
+    valkey.server().call("FLUSHALL")
+    after = await take(store, holder="w2")
+    assert sorted(job.id for job in after) == [job_id(n) for n in range(3)]
+    epochs = {job.id: job.epoch for job in before}
+    assert all(job.epoch > epochs.get(job.id, 0) for job in after)
+    assert await store.finish([done(job) for job in before], T0) == [None, None]
+    assert await store.finish([done(job, "w2") for job in after], T0) == [JobState.COMPLETED] * 3
+
+
+async def test_after_a_flush_a_beat_tells_what_is_lost(store: StreamsBackend) -> None:
+    await store.insert([row(1)], T0)
+    [job] = await take(store)
+    lease = (job.id, job.epoch)
+    assert (await store.renew(Beat("w1", "w1", ("q",), LEASE, [lease]), T0)).lost == []
+    valkey.server().call("FLUSHALL")
+    assert (await store.renew(Beat("w1", "w1", ("q",), LEASE, [lease]), T0)).lost == [lease]
+
+
+async def test_a_server_that_was_started_again_gives_out_nothing_of_before(tmp_path: Path) -> None:
+    """It may have forgotten what it gave out last, even if it has kept the rest."""
+    server = Valkey(settings={"appendonly": "yes"})
+    server.start()
+    try:
+        stores = Stores(server=lambda: server)
+        store = stores.connect(tmp_path)
+        await store.open()
+        await store.insert([row(1), row(2)], T0)
+        [one] = await take(store, 1)
+        server.kill()
+        server.start()
+        with pytest.raises(Unavailable):
+            await take(store, holder="w2")
+        jobs = await take(store, holder="w2")
+        assert sorted(job.id for job in jobs) == [job_id(1), job_id(2)]
+        assert await store.finish([done(one)], T0) == [None]
+        assert await store.finish([done(job, "w2") for job in jobs], T0) == [JobState.COMPLETED] * 2
+        await store.close()
+    finally:
+        server.close()
+
+
+async def test_what_has_no_room_in_the_window_waits_in_postgresql(store: StreamsBackend) -> None:
+    for first in range(0, 1_000, 100):
+        await store.insert([row(n) for n in range(first, first + 100)], T0)
+    seen: list[bytes] = []
+    while len(seen) < 1_000:
+        jobs = await take(store, 60)
+        [state] = await store.windows.look(["q"], at=T0)
+        assert state.waiting <= 100
+        seen += [job.id for job in jobs]
+        assert None not in await store.finish([done(job) for job in jobs], T0)
+    assert seen == [job_id(n) for n in range(1_000)]
+
+
+async def test_a_dead_workers_jobs_are_given_to_others(store: StreamsBackend) -> None:
+    await store.insert([row(1)], T0)
+    [job] = await take(store)
+    [reaped] = await store.reap(Reap(), T0 + LEASE)
+    assert (reaped.id, reaped.state, reaped.lost) == (job.id, JobState.AVAILABLE, 1)
+    [again] = await take(store, holder="w2", at=T0 + LEASE)
+    assert again.epoch > job.epoch
+    assert await store.finish([done(job)], T0 + LEASE) == [None]
+
+
+async def test_a_plain_worker_takes_nothing_that_a_window_gives_out(store: StreamsBackend) -> None:
+    await store.insert([row(1), row(2)], T0)
+    await take(store, 1)
+    assert (await store.truth.claim(Claim("plain", ("q",), 10, LEASE), T0)).jobs == []
+
+
+async def test_numbers_tell_what_a_window_has(store: StreamsBackend) -> None:
+    await store.insert([row(1), row(2), row(3, delay=SECOND), row(4, delay=3600 * SECOND)], T0)
+    await take(store, 1)
+    [state] = await store.windows.look(at=T0)
+    assert (state.queue, state.mode, state.waiting, state.pending, state.lag) == ("q", "open", 2, 1, 1)
+    assert (state.consumers, state.delayed, state.next_at, state.soon) == (1, 1, T0 + SECOND, 1)
+    [queue] = (await store.stats(T0)).queues
+    assert (queue.available, queue.running, queue.scheduled) == (3, 1, 2)
+
+
+async def test_consumers_that_own_nothing_go_when_their_worker_leaves(store: StreamsBackend) -> None:
+    await store.insert([row(n) for n in range(20)], T0)
+    for n in range(10):
+        [job] = await take(store, 1, holder=f"w{n}")
+        await store.finish([done(job, f"w{n}")], T0)
+        await store.renew(Beat(f"w{n}", "w", ("q",), LEASE, leaving=True), T0)
+    [state] = await store.windows.look(at=T0)
+    assert state.consumers == 0
+
+
+async def test_a_job_that_was_given_out_can_be_cancelled(store: StreamsBackend) -> None:
+    await store.insert([row(1), row(2)], T0)
+    [job] = await take(store, 1)
+    [running, waiting] = await store.alter(Selector(ids=[job_id(1), job_id(2)]), Cancel(), T0)
+    assert (running.after, waiting.after) == (JobState.RUNNING, JobState.CANCELLED)
+    assert (await store.renew(Beat("w1", "w1", ("q",), LEASE, [(job.id, job.epoch)]), T0)).cancels == [job.id]
+    assert await take(store) == []

@@ -1,0 +1,19 @@
+"""Bounded runs of the scenarios with an object store; ``make chaos`` runs the full ones."""
+
+from pathlib import Path
+
+import pytest
+
+from chaos import crash_objects, objects_away
+
+
+@pytest.mark.timeout(900)
+async def test_processes_die_at_every_step(tmp_path: Path) -> None:
+    outcome = await crash_objects.run(tmp_path, crashes=2, seed=1)
+    assert outcome.ok, outcome.show()
+
+
+@pytest.mark.timeout(900)
+async def test_the_object_store_goes_away_under_load(tmp_path: Path) -> None:
+    outcome = await objects_away.run(tmp_path, away=6.0, seed=1, rate=20)
+    assert outcome.ok, outcome.show()

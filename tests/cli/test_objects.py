@@ -1,0 +1,56 @@
+"""The object store from the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace import NewJob, connect
+from headrace.seam.records import Delete, Selector
+from headrace.types import Sections
+from tests.cli.conftest import Run
+from tests.objects import server
+
+STORE = ("--url", "sqlite:///jobs.db")
+
+
+def test_without_an_object_store(run: Run) -> None:
+    result = run("objects", "plan", *STORE, code=2)
+    assert "objects.url is not set" in result.stderr
+
+
+def test_the_plan(run: Run) -> None:
+    env = {"HEADRACE_OBJECTS__URL": "gs://jobs/prod"}
+    [rule] = json.loads(run("objects", "plan", "--days", 60, *STORE, env=env).stdout)["rule"]
+    assert rule["condition"] == {"age": 60, "matchesPrefix": ["prod/segments/"]}
+    assert "gcloud" in run("objects", "apply", *STORE, env=env, code=2).stderr
+
+
+def test_rules_of_a_bucket(run: Run, tmp_path: Path) -> None:
+    env = {"HEADRACE_OBJECTS__URL": server().url(f"cli/{tmp_path.name}")}
+    assert "no rule ends segments" in run("objects", "check", *STORE, env=env, code=1).stderr
+    run("objects", "apply", *STORE, env=env)
+    assert json.loads(run("objects", "check", "--json", *STORE, env=env).stdout) == {"ok": True, "problems": []}
+    assert "lengthen it" in run("objects", "check", "--days", 500, *STORE, env=env, code=1).stderr
+
+
+@pytest.mark.usefixtures("project")
+def test_a_sweep(run: Run, tmp_path: Path) -> None:
+    env = {"HEADRACE_OBJECTS__URL": f"file://{tmp_path}/objects", "HEADRACE_OBJECTS__GRACE": "10ms"}
+
+    async def leave_one() -> None:
+        async with connect("sqlite:///jobs.db", objects={"url": env["HEADRACE_OBJECTS__URL"]}) as client:
+            [gone] = await client.insert([NewJob(task="t", sections=Sections(blob=os.urandom(100_000)))])
+            await client.insert([NewJob(task="t", sections=Sections(blob=os.urandom(100_000)))])
+            await client.alter(Selector(ids=[gone.id]), Delete())
+
+    asyncio.run(leave_one())
+    found = json.loads(run("objects", "sweep", "--dry-run", "--json", *STORE, env=env).stdout)["objects"]
+    assert len(found) == 1
+    assert run("objects", "sweep", "--dry-run", *STORE, env=env).stdout.splitlines() == found
+    assert "1 object deleted" in run("objects", "sweep", *STORE, env=env).stderr
+    assert json.loads(run("objects", "sweep", "--json", *STORE, env=env).stdout)["objects"] == []

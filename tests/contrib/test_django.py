@@ -1,0 +1,209 @@
+"""Headrace in a Django project: set-up, transactions, workers, and connections that are lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.contrib.conftest import Project
+from tests.postgres import server
+
+DEADLINE = 300
+CONTRACT = Path(__file__).with_name("contract.py")
+
+
+@pytest.fixture
+def worker(project: Project) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts ``manage.py headrace worker``."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        started.append(project.start("headrace", "worker", *arguments))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def until(project: Project, query: str, wanted: Any) -> None:
+    """Wait until a query gives what is wanted."""
+    deadline = time.monotonic() + DEADLINE
+    with psycopg.connect(project.url(), autocommit=True) as connection:
+        while (found := connection.execute(query).fetchall()) != wanted:  # type: ignore[arg-type]
+            log = project.directory / "log"
+            assert time.monotonic() < deadline, f"{found}; the worker said: {log.read_text()[-4_000:]}"
+            connection.execute("SELECT pg_sleep(0.05)")
+
+
+def lose_connections(project: Project) -> int:
+    """End every connection to the project's database, as a restart or a failover does; how many there were."""
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+        return len(connection.execute(query, [project.database]).fetchall())
+
+
+def test_migrate_makes_the_schema_of_the_jobs(project: Project) -> None:
+    assert "System check identified no issues" in project.manage("check")
+    assert "  Applying headrace.0001" in project.manage("migrate")
+    assert "Applying headrace" not in project.manage("migrate")
+    assert "pending" not in project.manage("headrace", "migrate", "status")
+    assert "No changes detected" in project.manage("makemigrations", "--check")
+
+
+def test_the_projects_own_tests_and_the_contract_of_djangos_tasks(project: Project) -> None:
+    shutil.copy(CONTRACT, project.directory / "orders")
+    told = project.manage("test", "orders.tests", "orders.contract")
+    assert "Ran 32 tests" in told
+    assert "\nOK\n" in told
+
+
+ORDERS = """
+from django.db import transaction
+from headrace.contrib.django import enqueue
+from orders.models import Order
+from orders.tasks import count, receipt
+for n in range({count}):
+    try:
+        with transaction.atomic():
+            enqueue(receipt, Order.objects.create(email=f"{{n}}@example.org").pk)
+            if n % 10 == 9:
+                raise KeyError
+    except KeyError:
+        pass
+    enqueue(count)
+"""
+
+
+@pytest.mark.parametrize(
+    "kept", ["", 'DATABASES["default"] |= {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}'], ids=["closed", "kept"]
+)
+def test_no_task_fails_for_a_lost_connection_after_the_first_retry(
+    project: Project, worker: Callable[..., subprocess.Popen[bytes]], kept: str
+) -> None:
+    project.add_settings(kept)
+    project.manage("migrate", "-v", "0")
+    project.manage("shell", "-c", ORDERS.format(count=200))
+    running = worker("--concurrency", "4")
+    until(project, "SELECT count(*) > 30 FROM orders_order WHERE receipts > 0", [(True,)])
+    assert lose_connections(project) >= 4
+    done = "SELECT DISTINCT state FROM headrace.jobs_v1"
+    until(project, done, [("completed",)])
+    lose_connections(project)
+    project.manage("shell", "-c", ORDERS.format(count=20))
+    until(project, done, [("completed",)])
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(DEADLINE) == 0
+    with psycopg.connect(project.url()) as connection:
+        [[most, jobs]] = connection.execute("SELECT max(attempt), count(*) FROM headrace.jobs_v1").fetchall()
+        [[orders, receipts]] = connection.execute("SELECT count(*), sum(receipts) FROM orders_order").fetchall()
+    assert most <= 1, "one attempt may find its connection gone, and the next one has another"
+    assert (jobs, orders) == (180 + 200 + 18 + 20, 198), "what was rolled back has no job"
+    assert receipts >= orders
+
+
+def test_several_processes(project: Project, worker: Callable[..., subprocess.Popen[bytes]]) -> None:
+    """Child processes find the project, wherever ``manage.py`` was called from."""
+    project.manage("migrate", "-v", "0")
+    project.manage("shell", "-c", ORDERS.format(count=20))
+    elsewhere = subprocess.run(
+        [sys.executable, project.directory / "manage.py", "headrace", "worker", "--processes", "2", "--burst"],
+        cwd=project.directory.parent,
+        env=project.environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert elsewhere.returncode == 0, elsewhere.stdout + elsewhere.stderr
+    until(project, "SELECT DISTINCT state FROM headrace.jobs_v1", [("completed",)])
+
+
+def test_the_command_line_for_the_project(project: Project) -> None:
+    project.manage("migrate", "-v", "0")
+    stored = json.loads(project.manage("headrace", "enqueue", "orders.tasks.count", "--json").split("\nqueued")[0])
+    shown = project.manage("headrace", "job", "show", stored["id"], "--settings", "shop.settings")
+    assert "orders.tasks.count" in shown
+    assert "mail" in project.manage("headrace", "queue", "list")
+    assert "no such command" in project.manage("headrace", "wroker", code=2).lower()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("HEADRACE = {'DATABSE': 'default'}", "unknown setting 'DATABSE' (did you mean 'DATABASE'?)"),
+        ("HEADRACE = {'DATABASE': 'other'}", "DATABASE: no 'other' in DATABASES; there are: default"),
+        ("HEADRACE = {'URL': 'sqlite:///a.db', 'DATABASE': 'default'}", "expected URL or DATABASE, got both"),
+        ("HEADRACE = 'postgresql://'", "expected a dict"),
+        ("HEADRACE = {'SETTINGS': {'worker': {'concurency': 1}}}", "concurency"),
+        (
+            "DATABASES['default'] = {'ENGINE': 'django.db.backends.sqlite3', 'NAME': 'a'}\n"
+            "HEADRACE = {'DATABASE': 'default'}",
+            "expected an alias of a PostgreSQL database, got 'default'",
+        ),
+    ],
+)
+def test_wrong_settings_are_told(scaffold: Project, setting: str, said: str) -> None:
+    scaffold.add_settings(setting)
+    assert said in scaffold.manage("check", code=1)
+
+
+OTHER_STORE = """
+from django.db import transaction
+from headrace.contrib.django import app, enqueue, jobs
+from headrace.seam.records import Selector
+from orders.models import Order
+from orders.tasks import receipt
+with transaction.atomic():
+    first = enqueue(receipt, Order.objects.create(email="a@example.org").pk)
+    assert jobs().stats().queues == [], "not before the commit"
+try:
+    with transaction.atomic():
+        enqueue(receipt, Order.objects.create(email="b@example.org").pk)
+        raise KeyError
+except KeyError:
+    pass
+assert app.client.settings.url.startswith("sqlite:"), app.client.settings.url
+assert [job.id for job in jobs().list_jobs(Selector())] == [first]
+"""
+
+
+def test_on_another_store_jobs_follow_the_commit(scaffold: Project) -> None:
+    project = scaffold
+    project.add_settings(
+        "DATABASES['default'] = {'ENGINE': 'django.db.backends.sqlite3', 'NAME': BASE_DIR / 'db.sqlite3'}\n"
+        "HEADRACE = {'URL': f'sqlite:///{BASE_DIR}/jobs.db'}"
+    )
+    assert "Applying headrace" not in project.manage("migrate")
+    project.manage("shell", "-c", OTHER_STORE)
+    project.manage("headrace", "worker", "--burst")
+    assert "receipt" in project.manage("headrace", "job", "list", "--state", "completed")
+
+
+def test_an_app_of_your_own(scaffold: Project) -> None:
+    (scaffold.directory / "shop" / "jobs.py").write_text(
+        "from headrace import App\napp = App('sqlite:///mine.db')\n"
+        "@app.task(name='mine')\ndef mine() -> int:\n    return 7\n"
+    )
+    scaffold.add_settings("HEADRACE = {'APP': 'shop.jobs:app'}")
+    assert "7" in scaffold.manage("shell", "-c", "from headrace.contrib.django import app; print(app.tasks['mine']())")
+
+
+def test_nothing_of_headrace_needs_a_framework() -> None:
+    code = (
+        "import sys, headrace.cli.worker_process, headrace.cli.worker, headrace\n"
+        "for name in headrace.__all__: getattr(headrace, name)\n"
+        "print([name for name in ('django', 'fastapi', 'starlette', 'flask') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,153 @@
+"""The budget of a store: new jobs are refused in time, while work and cleaning up go on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from headrace import App, Event, EventKind
+from headrace.errors import ConfigError, QueueFull, StoreFull
+from headrace.keeping.budget import BudgetWatch
+from tests.facades.harness import LIMIT, STORES, Store
+
+
+@pytest.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store(request.param, tmp_path)
+
+
+def make(store: Store) -> App:
+    app = store.app()
+
+    @app.task(name="work")
+    async def work(n: int) -> int:
+        return n
+
+    return app
+
+
+async def refusal(app: App) -> None:
+    """Enqueue until the store is measured and refuses."""
+    async with asyncio.timeout(LIMIT):
+        while True:
+            await app.enqueue_named("work", {"n": 1})
+            await asyncio.sleep(0)
+
+
+async def refused(app: App) -> StoreFull:
+    with pytest.raises(StoreFull) as found:
+        await refusal(app)
+    return found.value
+
+
+async def test_new_jobs_are_refused_while_work_goes_on(store: Store) -> None:
+    app, other = make(store), make(store)
+    async with app, other:
+        await app.enqueue_named("work", {"n": 1})
+        used = (await app.janitor.usage()).used
+        assert used > 0
+        await app.janitor.set_budget(max(used // 2, 1))
+        error = await refused(other)
+        assert "new jobs are refused from 85% on" in str(error)
+        usage = await app.janitor.usage()
+        assert (usage.refuses, usage.budget) == (True, True)
+        await other.drain()
+        assert (await other.client.stats()).queues[0].available == 0, "what was stored is done"
+        await other.janitor.run(force=True)
+        await app.janitor.drop_budget()
+    third = make(store)
+    async with third:
+        await third.enqueue_named("work", {"n": 2})
+        assert not (await third.janitor.usage()).refuses
+        await third.drain()
+    await store.close()
+
+
+async def test_somebody_is_told_before_that(store: Store) -> None:
+    app = make(store)
+    told: list[Event] = []
+    app.observe(told.append)
+    async with app:
+        await app.enqueue_named("work", {"n": 1})
+        used = (await app.janitor.usage()).used
+        await app.janitor.set_budget(int(used / 0.82))
+        await BudgetWatch(await app.client.backend(), app.client.observers, app.client.clock).measure()
+        await app.enqueue_named("work", {"n": 1})
+        await app.janitor.drop_budget()
+    assert [event.alert for event in told if event.kind is EventKind.ALERT] == ["budget_nearly_used"]
+    await store.close()
+
+
+async def test_a_worker_looks_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.keeping.budget._EVERY", 0.05)
+    app = make(store)
+    told = asyncio.Event()
+    app.observe(lambda event: told.set() if event.alert == "budget_nearly_used" else None)
+    async with app:
+        await app.enqueue_named("work", {"n": 1})
+        await app.janitor.set_budget(1)
+        budget = BudgetWatch(await app.client.backend(), app.client.observers, app.client.clock)
+        watch = asyncio.create_task(budget.run(Random(1), asyncio.Event()))
+        async with asyncio.timeout(LIMIT):
+            await told.wait()
+        watch.cancel()
+        await app.janitor.drop_budget()
+    await store.close()
+
+
+async def test_a_queue_has_a_budget_of_its_own(store: Store) -> None:
+    app, other = make(store), make(store)
+    async with app, other:
+        await app.enqueue_many([app.tasks["work"].job(n) for n in range(50)])
+        await app.janitor.set_budget(30_000, queue="default")
+        await app.enqueue_named("work", {"n": 1}, queue="elsewhere")
+        assert (await app.janitor.usage()).queues["default"] < 1
+        await app.janitor.set_budget(10_000, queue="default")
+        with pytest.raises(
+            QueueFull, match=r"queue 'default' is full \(.* of 10,000 bytes are taken up\).*raise the budget"
+        ):
+            await refusal(other)
+        await other.enqueue_named("work", {"n": 1}, queue="elsewhere")
+        moved = await other.client.enqueue(other.tasks["work"].options(overflow="elsewhere").job(1))
+        record = await other.client.fetch(moved.id)
+        assert record is not None
+        assert record.queue == "elsewhere"
+        await other.drain()
+        await app.janitor.drop_budget(queue="default")
+        assert (await app.janitor.usage()).queues == {}
+    await store.close()
+
+
+async def test_room_is_kept_aside_and_given_up_when_there_is_no_other(store: Store) -> None:
+    app = make(store)
+    async with app:
+        backend = await app.client.backend()
+        watch = BudgetWatch(backend, app.client.observers, app.client.clock)
+        await app.janitor.set_budget(10**9, reserve=1_000_000)
+        await watch.look()
+        kept = (await app.janitor.usage()).parts.get("reserve", 0)
+        assert kept >= 1_000_000 or backend.reserve is None
+        await watch.make_room()
+        await watch.look()
+        assert not (await app.janitor.usage()).parts.get("reserve"), "it is not kept again at once"
+        await app.janitor.drop_budget()
+    await store.close()
+
+
+async def test_a_budget_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    store = Store("sqlite", tmp_path)
+    app = make(store)
+    async with app:
+        with pytest.raises(ConfigError, match="bytes"):
+            await app.janitor.set_budget(0)
+        with pytest.raises(ConfigError, match="for the budget of a queue"):
+            await app.janitor.set_budget(queue="mail")
+        await app.janitor.set_budget()
+        usage = await app.janitor.usage()
+        assert usage.limit is not None
+        assert usage.limit > usage.used
+        assert {"free", "wal"} <= usage.parts.keys()
+    await store.close()

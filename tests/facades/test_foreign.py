@@ -1,0 +1,105 @@
+"""What a program is connected with already, handed in instead of a URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import redis
+import redis.asyncio
+import redis.sentinel
+import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from headrace import App, JobState, connect
+from headrace.api.foreign import url_of
+from headrace.errors import ConfigError
+from tests import postgres, valkey
+
+
+class Pool:
+    """As psycopg_pool keeps what it was made with."""
+
+    __module__ = "psycopg_pool.pool"
+
+    def __init__(self, conninfo: Any, kwargs: Any = None) -> None:
+        self.conninfo, self.kwargs = conninfo, kwargs
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        (redis.Redis(), "redis://localhost:6379/0"),
+        (redis.asyncio.Redis(host="h", port=7, db=3), "redis://h:7/3"),
+        (redis.Redis(host="::1", password="a/b@c"), "redis://:a%2Fb%40c@[::1]:6379/0"),
+        (redis.Redis(username="ada", password="x", ssl=True), "rediss://ada:x@localhost:6379/0"),
+        (redis.Redis(ssl=True, ssl_ca_certs="/ca.pem"), "rediss://localhost:6379/0?ca=%2Fca.pem"),
+        (redis.Redis(ssl=True, ssl_cert_reqs="none"), "rediss://localhost:6379/0?verify=no"),
+        (redis.Redis(unix_socket_path="/run/valkey.sock", db=2), "redis+unix:///run/valkey.sock?database=2"),
+        (redis.Redis.from_url("rediss://:p@h:1/2"), "rediss://:p@h:1/2"),
+        (
+            Pool("host=db dbname=shop user=ada", {"password": "p w", "autocommit": True}),
+            "postgresql://ada:p%20w@db/shop",
+        ),
+        (Pool("postgresql://ada@db:7/shop?sslmode=require"), "postgresql://ada@db:7/shop?sslmode=require"),
+        (Pool("host=/run/pg,other dbname=shop"), "postgresql:///shop?host=%2Frun%2Fpg%2Cother"),
+        (sqlalchemy.create_engine("sqlite:///jobs.db"), "sqlite:///jobs.db"),
+        (sqlalchemy.create_engine("postgresql+psycopg://a:b%40@db:9/shop"), "postgresql://a:b%40@db:9/shop"),
+        (create_async_engine("postgresql+asyncpg://db/shop"), "postgresql://db/shop"),
+    ],
+    ids=range(14),
+)
+def test_settings_are_read(given: Any, url: str) -> None:
+    assert url_of(given) == url
+    assert connect(given).settings.url == url
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (redis.Redis(username="ada"), "a user without one"),
+        (redis.sentinel.Sentinel([("h", 1)]).master_for("m"), r"redis\+sentinel://"),
+        (redis.Redis(credential_provider=redis.UsernamePasswordCredentialProvider("a", "b")), "credential_provider"),
+        (Pool(lambda: "host=db"), "made by a function"),
+        (sqlalchemy.create_engine("sqlite://"), "memory://"),
+        (object(), "expected text like sqlite:///jobs.db"),
+        (7, "expected text like sqlite:///jobs.db"),
+    ],
+    ids=range(7),
+)
+def test_what_cannot_be_read_is_told(given: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        App(given)
+
+
+async def test_connections_are_refused(tmp_path: Path) -> None:
+    """A single connection is for ``bind``."""
+    with psycopg.connect(postgres.server().url()) as connection, pytest.raises(ConfigError, match=r"app\.bind"):
+        App(connection)  # type: ignore[arg-type]
+    other = await asyncpg.connect(postgres.server().url())
+    with pytest.raises(ConfigError, match=r"app\.bind"):
+        App(other)  # type: ignore[arg-type]
+    await other.close()
+
+
+async def test_a_store_is_found(tmp_path: Path) -> None:
+    """Through a client, a pool and an engine of real servers."""
+    server = valkey.server()
+    server.call("FLUSHALL")
+    pg = postgres.server().url()
+    for given in (
+        redis.Redis(host="127.0.0.1", port=server.port),
+        Pool(pg),
+        sqlalchemy.create_engine(pg.replace("postgresql:", "postgresql+psycopg:")),
+        sqlalchemy.create_engine(f"sqlite:///{tmp_path}/jobs.db"),
+    ):
+        app = App(given)
+
+        @app.task(name="note")
+        def note() -> None: ...
+
+        async with app:
+            assert (await note.enqueue()).state is JobState.AVAILABLE

@@ -1,0 +1,311 @@
+"""The vault: every end is archived once, before its record goes; and what is archived can be asked and run again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pytest
+
+from headrace import App, Event, EventKind
+from headrace.core.clock import ManualClock
+from headrace.errors import ConfigError, InvalidJob, Unavailable
+from headrace.keeping.retention import Retention
+from headrace.payloads.object_url import parse
+from headrace.payloads.objects import Objects
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Row, Settlement, Stamp
+from headrace.testing.wrapped import Carry, Wrapped
+from headrace.types import JobState
+from headrace.vault.archiver import Archiver
+from headrace.vault.catalog import Catalog
+from tests import objects
+from tests.facades.harness import Store
+
+T = TypeVar("T")
+_ENDS = (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
+_LEASE = 10**15
+
+
+class Place:
+    """An app with a vault in a directory, and jobs that end when they are told to."""
+
+    def __init__(self, app: App, clock: ManualClock, folder: Path) -> None:
+        self.app = app
+        self.clock = clock
+        self.folder = folder
+        self.backend: Backend
+        self._made = 0
+
+    async def end(self, count: int, state: JobState = JobState.COMPLETED, **row: Any) -> None:
+        """Jobs that end now."""
+        first, self._made = self._made, self._made + count
+        given: dict[str, Any] = {"queue": "q", "task": "t", "cells": {"parameters": b"p", "blob": b"b" * 100}} | row
+        rows = [Row(id=(n + 1).to_bytes(16), **given) for n in range(first, first + count)]
+        await self.backend.insert(rows, self.clock.now())
+        jobs = (await self.backend.claim(Claim("h", (given["queue"],), count, _LEASE), self.clock.now())).jobs
+        ends = [Settlement(job.id, job.epoch, "h", state, error=b"e", result=b"r", result_ttl=0) for job in jobs]
+        assert await self.backend.finish(ends, self.clock.now()) == [state] * count
+
+    async def rows(self) -> list[tuple[Any, ...]]:
+        """All that is archived, without what is in the store alone."""
+        found = []
+        for file in await Catalog(self.objects()).files():
+            table = await Catalog(self.objects()).load(file)
+            found += list(zip(*(table.column(name).to_pylist() for name in ("id", "epoch", "state")), strict=True))
+        return sorted(found)
+
+    def objects(self) -> Objects:
+        return Objects(parse(f"file://{self.folder}"))
+
+    async def sweep(self) -> int:
+        """What a worker's retention does."""
+        client = self.app.client
+        return await Retention(
+            self.backend, self.clock, Random(1), client.observers, client.settings.retention
+        ).sweep()  # fmt: skip
+
+
+@pytest.fixture
+async def place(store: Store, tmp_path: Path) -> Place:
+    return await make(store, tmp_path)
+
+
+async def make(store: Store, folder: Path, **retention: Any) -> Place:
+    clock = ManualClock()
+    keep = {state.value: {"age": "1h", "count": None, "bytes": None} for state in _ENDS}
+    vault = {"url": f"file://{folder}/vault", "page": 7}
+    app = store.app(clock=clock, retention=keep | retention, vault=vault, patience="1s")
+    found = Place(app, clock, folder / "vault")
+    found.backend = await app.client.backend()
+    return found
+
+
+async def test_every_end_is_archived_once_and_only_then_goes(place: Place) -> None:
+    vault = place.app.vault
+    assert await vault.archive() == 0
+    for state in _ENDS:
+        await place.end(20, state)
+        place.clock.advance("25m")
+    assert await vault.archive() == 60
+    assert await vault.archive() == 0
+    assert len(await place.rows()) == len(set(await place.rows())) == 60
+    await place.end(5)
+    place.clock.advance("2h")
+    assert await place.sweep() == 60
+    assert await vault.archive() == 5
+    found = await vault.verify()
+    assert (found.jobs, found.problems) == (65, [])
+    assert found.files == 3 * 3 + 1
+
+
+async def test_hard_bounds_obey_the_mark_too(store: Store, tmp_path: Path) -> None:
+    place = await make(store, tmp_path, failed={"age": None, "count": 0, "bytes": 0})
+    await place.app.vault.archive()
+    await place.end(10, JobState.FAILED)
+    place.clock.advance("3m")
+    assert await place.sweep() == 0
+    assert await place.app.vault.archive() == 10
+    await place.end(1, JobState.FAILED)
+    place.clock.advance("3m")
+    assert await place.sweep() == 10
+    await place.app.vault.leave()
+    assert await place.sweep() == 1
+
+
+async def test_sql_sees_what_is_archived_and_what_is_not(place: Place) -> None:
+    await place.end(9, JobState.FAILED, task="charge", tenant="acme")
+    place.clock.advance("5m")
+    await place.app.vault.archive()
+    await place.end(4, task="send")
+    ask = "SELECT task, tenant, state, count(*) AS jobs FROM jobs GROUP BY ALL ORDER BY task"
+    expected = [
+        {"task": "charge", "tenant": "acme", "state": "failed", "jobs": 9},
+        {"task": "send", "tenant": "", "state": "completed", "jobs": 4},
+    ]
+    assert await place.app.vault.query(ask) == expected
+    place.clock.advance("5m")
+    await place.app.vault.archive()
+    assert await place.app.vault.query(ask) == expected
+    [row] = await place.app.vault.query("SELECT blob, epoch FROM jobs WHERE task = ? LIMIT 1", ["send"])
+    assert row["blob"] == b"b" * 100
+    with pytest.raises(InvalidJob, match=r"query: .*nothing"):
+        await place.app.vault.query("SELECT nothing FROM jobs")
+
+
+async def test_small_files_are_put_together_and_no_job_is_lost_or_doubled(place: Place) -> None:
+    for _ in range(3):
+        await place.end(10)
+        place.clock.advance("10m")
+    await place.app.vault.archive()
+    before = await place.rows()
+    assert len(await place.app.vault.files()) > 3
+    place.clock.advance("5h")
+    done = await place.app.vault.compact()
+    assert done.removed > done.made > 0
+    assert await place.rows() == before
+    assert (await place.app.vault.verify()).problems == []
+    again = await place.app.vault.compact()
+    assert again.made == again.removed == 0
+
+
+async def test_a_job_runs_again_straight_from_the_vault(store: Store, tmp_path: Path) -> None:
+    place = await make(store, tmp_path)
+    ran: list[int] = []
+
+    @place.app.task(name="count", queue="numbers")
+    async def count(n: int) -> None:
+        ran.append(n)
+
+    handle = await count.enqueue(7)
+    await place.app.drain()
+    place.clock.advance("5m")
+    assert await place.app.vault.archive() == 1
+    place.clock.advance("5h")
+    assert await place.sweep() == 1
+    done = await place.app.vault.replay("id = ?", [str(handle.id)])
+    assert done.enqueued == [handle.id]
+    await place.app.drain()
+    assert ran == [7, 7]
+    done = await place.app.vault.replay("task = 'count'")
+    assert done.requeued == [handle.id], "it is in the store again"
+    await place.app.drain()
+    assert ran == [7, 7, 7]
+    place.clock.advance("5m")
+    await place.app.vault.archive()
+    assert len([row for row in await place.rows() if row[0] == str(handle.id)]) == 2, "once for each end that stayed"
+
+
+class Dies(BaseException):
+    """The end of a process."""
+
+
+class Mortal(Wrapped):
+    """A store whose client dies before or after its nth call."""
+
+    def __init__(self, inner: Backend, calls: int, *, after: bool) -> None:
+        super().__init__(inner)
+        self.left = calls
+        self._after = after
+
+    async def _call(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[T]) -> T:
+        self.left -= 1
+        if self.left == 0 and not self._after:
+            raise Dies
+        answer = await carry(at)
+        if self.left == 0:
+            raise Dies
+        return answer
+
+
+class MortalObjects(Objects):
+    """An object store whose client dies before or after it has written."""
+
+    def __init__(self, folder: Path, *, after: bool) -> None:
+        super().__init__(parse(f"file://{folder}"))
+        self._after = after
+
+    async def create(self, key: str, body: bytes) -> bool:
+        if self._after:
+            await super().create(key, body)
+        raise Dies
+
+
+async def test_an_archiver_may_die_at_any_step(place: Place) -> None:
+    client = place.app.client
+    for state in _ENDS:
+        await place.end(17, state)
+    place.clock.advance("5m")
+
+    def archiver(backend: Backend, objects: Objects) -> Archiver:
+        return Archiver(backend, objects, place.clock, Random(1), client.observers, client.settings.vault)
+
+    deaths = 0
+    for after in (False, True):
+        for calls in range(1, 8):
+            with pytest.raises(Dies):
+                await archiver(Mortal(place.backend, calls, after=after), place.objects()).archive()
+            deaths += 1
+        with pytest.raises(Dies):
+            await archiver(place.backend, MortalObjects(place.folder, after=after)).archive()
+    await place.app.vault.archive()
+    rows = await place.rows()
+    assert len(rows) == len(set(rows)) == 51
+    assert deaths == 14
+    found = await place.app.vault.verify()
+    assert (found.jobs, found.problems) == (51, [])
+
+
+async def test_two_archivers_at_once_archive_everything_once(place: Place) -> None:
+    await place.end(40)
+    place.clock.advance("5m")
+    await asyncio.gather(*(place.app.vault.archive() for _ in range(4)))
+    rows = await place.rows()
+    assert len(rows) == len(set(rows)) == 40
+    assert (await place.app.vault.verify()).problems == []
+
+
+async def test_a_vault_may_be_a_bucket(memory: Store) -> None:
+    """On a real S3 server: archived, asked, put together, checked and run again."""
+    url = objects.server().url(f"vault/{uuid4()}")
+    clock = ManualClock()
+    app = memory.app(clock=clock, vault={"url": url, "page": 7})
+    place = Place(app, clock, Path("unused"))
+    place.backend = await app.client.backend()
+    for state in _ENDS:
+        await place.end(10, state, tenant="ada")
+        clock.advance("1h")
+    assert await app.vault.archive() == 30
+    assert {file.state for file in await app.vault.files()} == {"completed", "cancelled", "failed"}
+    sql = "SELECT state, count(*) AS jobs FROM jobs WHERE tenant = 'ada' GROUP BY ALL ORDER BY ALL"
+    rows = [{"state": state, "jobs": 10} for state in ("cancelled", "completed", "failed")]
+    assert await app.vault.query(sql) == rows
+    clock.advance("3h")
+    assert (await app.vault.compact()).made == 3
+    assert await app.vault.query(sql) == rows
+    found = await app.vault.verify()
+    assert (found.jobs, found.problems) == (30, [])
+    again = await app.vault.replay("state = 'failed'", limit=3)
+    assert len(again.requeued) == 3
+    await memory.close()
+
+
+async def test_rows_of_your_own(memory: Store, tmp_path: Path) -> None:
+    place = await make(memory, tmp_path)
+    key = await place.app.vault.append("metrics", [{"video": "a", "views": 5}, {"video": "b", "views": 7}])
+    assert key is not None
+    assert key.startswith("metrics/date=2027-01-15/hour=08/")
+    assert (place.folder / key).stat().st_size > 0
+    assert await place.app.vault.append("metrics", []) is None
+    for bad in ("a/b", "jobs", "..", ""):
+        with pytest.raises(InvalidJob):
+            await place.app.vault.append(bad, [{"a": 1}])
+
+
+async def test_a_vault_that_is_away_keeps_everything_and_says_so(memory: Store, tmp_path: Path) -> None:
+    place = await make(memory, tmp_path)
+    await place.end(3)
+    place.clock.advance("3h")
+
+    class Away(Objects):
+        async def create(self, key: str, body: bytes) -> bool:
+            raise Unavailable("away")
+
+    told: list[Event] = []
+    place.app.observe(told.append)
+    client = place.app.client
+    objects = Away(parse(f"file://{tmp_path}/vault"))
+    archiver = Archiver(place.backend, objects, place.clock, Random(1), client.observers, client.settings.vault)
+    for _ in range(3):
+        assert await archiver.look() == 0
+    assert [event.alert for event in told if event.kind is EventKind.ALERT] == ["archive_failing"]
+    assert await place.sweep() == 0
+
+
+async def test_without_a_vault_there_is_none(memory: Store) -> None:
+    app = memory.app()
+    with pytest.raises(ConfigError, match=r"set vault\.url"):
+        await app.vault.files()

@@ -1,0 +1,1 @@
+"""Payloads in objects: references, segments and the object stores under them."""

@@ -1,0 +1,264 @@
+"""A mover may die at any call, and another goes on: nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.backends.memory import MemoryBackend
+from headrace.core.tasks import Tasks
+from headrace.errors import ConfigError
+from headrace.routing import parity, passage
+from headrace.routing.gates import close_to_new_jobs
+from headrace.routing.mover import Mover, Progress, Stopped
+from headrace.routing.moving import Moving
+from headrace.routing.passage import Phase
+from headrace.seam import records as r
+from headrace.seam.policy import STORE, Policy, QueuePause, TenantLimit
+from headrace.seam.protocol import Backend
+from headrace.seam.ticks import NewTick, Plan, Save, Schedule, ScheduleSelector, Tick
+from headrace.seam.transfers import HeldKey
+from headrace.types import SECTIONS, JobState
+from tests.routing.dying import Death, Died, Dying
+
+ALL = frozenset((*SECTIONS, "error", "result"))
+UID = b"u" * 16
+
+
+def job_id(number: int) -> bytes:
+    return b"\x01\x90" + number.to_bytes(14)
+
+
+def row(number: int, **options: Any) -> r.Row:
+    return r.Row(id=job_id(number), queue="q", task="t", cells={"parameters": b"%d" % number}, **options)
+
+
+async def fill(store: MemoryBackend) -> None:
+    """Jobs in every state but RUNNING, a schedule with a history, rules, a document and a held key."""
+    await store.insert([row(n, key=f"k{n}", tenant=f"t{n % 2}") for n in range(8)])
+    await store.insert([replace(row(n, group="g"), queue="ordered") for n in range(8, 11)])
+    jobs = (await store.claim(r.Claim("w", ("q",), 4, 10**9))).jobs
+    for job, state in zip(
+        jobs, (JobState.COMPLETED, JobState.FAILED, JobState.AVAILABLE, JobState.PAUSED), strict=True
+    ):
+        await store.finish([r.Settlement(job.id, job.epoch, "w", state, result=b"r", result_ttl=10**12, error=b"e")])
+    await store.alter(r.Selector(ids=[job_id(7)]), r.Cancel())
+    assert await store.policies.save(Policy(queue="q", tenant_running=3))
+    await store.policies.limit(TenantLimit("q", "t1", running=2))
+    await store.policies.pause(QueuePause("asleep"))
+    assert await store.policies.save(Policy(queue=STORE, depth=1_000))
+    assert await store.documents.put("retention/rules", b"rules", 0)
+    await store.transfers.hold_keys([HeldKey("q", "held", job_id(99), 10**17)])
+    schedule = Schedule(name="s", uid=UID, queue="q", definition=b"d", slot=5, look_at=10**17)
+    assert await store.ticks.save([Save(schedule, 0)])
+    plan = Plan("s", UID, 1, [NewTick(5, 5, row(50)), NewTick(6, 6)], slot=7, look_at=10**17)
+    assert await store.ticks.plan([plan]) != [None]
+
+
+async def contents(store: Backend) -> dict[str, Any]:
+    """All that moves."""
+    names = [job_id(n) for n in [*range(11), 50]]
+    assert store.ticks is not None
+    assert store.policies is not None
+    schedules = await store.ticks.find(ScheduleSelector())
+    return {
+        "jobs": await store.fetch(names, ALL),
+        "schedules": [replace(one, version=0, created_at=0, updated_at=0) for one in schedules],
+        "ticks": await store.ticks.history(UID),
+        "policies": [replace(one.policy, version=0) for one in await store.policies.find(["q"])],
+        "limits": [one.limit for one in await store.policies.tenants("q", ["t1"])],
+        "held": await store.transfers.held_keys() if store.transfers else [],
+    }
+
+
+async def opened(old: Backend, new: Backend) -> Moving:
+    store = Moving(old, new)
+    await store.open()
+    return store
+
+
+async def there(store: Moving) -> None:
+    mover = Mover(store, seen=0)
+    if await passage.read(store.old) is None:
+        await mover.start()
+    await mover.cutover()
+
+
+async def back(store: Moving) -> None:
+    if await passage.read(store.old) is not None:
+        await Mover(store, seen=0).rollback()
+
+
+async def calls_of(journey: Any, old: MemoryBackend, new: MemoryBackend) -> int:
+    """How many calls it makes."""
+    death = Death()
+    store = await opened(cast(Backend, Dying(old, death)), cast(Backend, Dying(new, death)))
+    await journey(store)
+    return death.calls
+
+
+async def die_and_go_on(journey: Any, old: MemoryBackend, new: MemoryBackend, death: Death) -> Moving:
+    with suppress(Died):
+        await journey(await opened(cast(Backend, Dying(old, death)), cast(Backend, Dying(new, death))))
+    store = await opened(old.sibling(), new.sibling())
+    await journey(store)
+    return store
+
+
+async def test_a_mover_may_die_at_every_call_of_a_cutover() -> None:
+    model = MemoryBackend()
+    await fill(model)
+    expected = await contents(model)
+    last = await calls_of(there, model, MemoryBackend())
+    assert last > 60
+    for at in range(1, last + 1):
+        for after in (False, True):
+            old, new = MemoryBackend(), MemoryBackend()
+            await fill(old)
+            store = await die_and_go_on(there, old, new, Death(at, after=after))
+            assert_alike(await contents(new), expected)
+            assert (await old.scan(r.Selector())).records == []
+            assert await old.ticks.find(ScheduleSelector()) == []
+            verdict = await parity.verify(store, await transfer_of(store))
+            assert (verdict.lost, verdict.doubled, verdict.in_transit) == (0, 0, 0)
+            assert verdict.departed == verdict.arrived == 12
+            [paused] = [queue for queue in (await new.stats()).queues if queue.paused]
+            assert paused.queue == "asleep"
+
+
+async def test_a_mover_may_die_at_every_call_of_a_rollback() -> None:
+    model, other = MemoryBackend(), MemoryBackend()
+    await fill(model)
+    expected = await contents(model)
+    await there(await opened(model, other))
+    last = await calls_of(back, model, other)
+    assert last > 60
+    for at in range(1, last + 1):
+        for after in (False, True):
+            old, new = MemoryBackend(), MemoryBackend()
+            await fill(old)
+            await there(await opened(old, new))
+            await die_and_go_on(back, old, new, Death(at, after=after))
+            assert_alike(await contents(old), expected)
+            assert (await new.scan(r.Selector())).records == []
+            assert await new.ticks.find(ScheduleSelector()) == []
+            [state] = await old.policies.find([STORE])
+            assert state.policy.depth == 1_000
+            assert [one.status for one in await old.insert([row(70)])] == [r.InsertStatus.NEW]
+
+
+def assert_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """The same but for the instants at which the stores were filled."""
+    for name in ("schedules", "policies", "limits", "held"):
+        assert found[name] == expected[name], name
+    assert [_plain(tick) for tick in found["ticks"]] == [_plain(tick) for tick in expected["ticks"]]
+    for one, other in zip(found["jobs"], expected["jobs"], strict=True):
+        assert one is not None
+        assert _timeless(one) == _timeless(other)
+
+
+def _plain(tick: Tick) -> Tick:
+    return replace(tick, planned_at=0)
+
+
+def _timeless(job: r.Record) -> r.Record:
+    ended = None if job.finished_at is None else 1
+    return replace(job, run_at=0, enqueued_at=0, finished_at=ended, epoch=int(job.epoch > 0))
+
+
+async def transfer_of(store: Moving) -> passage.Transfer:
+    transfer = await passage.read(store.old)
+    assert transfer is not None
+    return transfer
+
+
+@pytest.mark.parametrize("phase", [Phase.SHADOW, Phase.DUAL, Phase.READY, Phase.FORWARD, Phase.MOVED])
+async def test_there_is_a_way_back_from_every_phase(phase: Phase) -> None:
+    old, new = MemoryBackend(), MemoryBackend()
+    await fill(old)
+    expected = await contents(old)
+    store = await opened(old, new)
+    mover = Mover(store, seen=0)
+    await mover.start(dual=phase is Phase.DUAL)
+    await store.insert([row(60)])
+    if phase is Phase.READY:
+        await passage.write(old, lambda known: known and replace(known, phase=phase, depths=(1_000, None)))
+        await close_to_new_jobs(old)
+    elif phase in (Phase.FORWARD, Phase.MOVED):
+        await mover.cutover()
+        await passage.write(old, lambda known: known and replace(known, phase=phase))
+    await Mover(store, seen=0).rollback()
+    assert await passage.read(old) is None
+    assert await contents(old) == expected
+    assert [one.status for one in await store.insert([row(60), row(61)])] == [r.InsertStatus.SAME, r.InsertStatus.NEW]
+    assert (await new.scan(r.Selector())).records == []
+
+
+async def test_a_paused_transfer_waits_and_goes_on() -> None:
+    old, new = MemoryBackend(), MemoryBackend()
+    await fill(old)
+    store = await opened(old, new)
+    mover = Mover(store, seen=0)
+    await mover.start()
+    await passage.write(old, lambda known: known and replace(known, paused=True))
+    with pytest.raises(Stopped, match="headrace transfer resume"):
+        await mover.cutover()
+    assert [one.status for one in await store.insert([row(60)])] == [r.InsertStatus.NEW]
+    await passage.write(old, lambda known: known and replace(known, paused=False))
+    assert (await mover.cutover()).phase is Phase.MOVED
+    assert (await new.fetch([job_id(60)]))[0] is not None
+
+
+async def test_a_running_job_moves_when_its_lease_has_ended() -> None:
+    old, new = MemoryBackend(), MemoryBackend()
+    await old.insert([row(1), row(2)])
+    store = await opened(old, new)
+    jobs = (await store.claim(r.Claim("w", ("q",), 1, 10**9))).jobs
+    seen: list[int] = []
+
+    async def ends() -> None:
+        [state] = await store.finish([r.Settlement(jobs[0].id, jobs[0].epoch, "w", JobState.COMPLETED)])
+        assert state is JobState.COMPLETED
+
+    tasks = Tasks()
+
+    def tell(progress: Progress) -> None:
+        if progress.running and not seen:
+            seen.append(progress.running)
+            tasks.start(ends(), "ends")
+
+    mover = Mover(store, tell=tell, seen=0)
+    await mover.start()
+    await mover.cutover()
+    assert seen == [1]
+    [record] = await new.fetch([jobs[0].id])
+    assert record is not None
+    assert (record.state, record.epoch) == (JobState.COMPLETED, jobs[0].epoch)
+
+
+async def test_a_store_in_use_is_refused() -> None:
+    old, new = MemoryBackend(), MemoryBackend()
+    await new.insert([row(1)])
+    with pytest.raises(ConfigError, match="got one in use"):
+        await Mover(await opened(old, new), seen=0).start()
+    with pytest.raises(ConfigError, match="there is none"):
+        await Mover(await opened(old, new), seen=0).cutover()
+
+
+async def test_a_transfer_ends_for_good() -> None:
+    old, new = MemoryBackend(), MemoryBackend()
+    await fill(old)
+    store = await opened(old, new)
+    mover = Mover(store, seen=0)
+    await mover.start()
+    await mover.cutover()
+    await mover.finish()
+    await mover.finish()
+    with pytest.raises(ConfigError, match="phase done"):
+        await mover.rollback()
+    assert [one.room for one in await old.insert([row(90)])] == [r.Room(STORE, 0, 0)]
+    assert await store.insert([row(1)]) == [r.Inserted(r.InsertStatus.SAME, job_id(1), JobState.FAILED, None, 0)]
+    assert (await store.view()).alone is new

@@ -1,0 +1,139 @@
+"""Patience: what is given up, when, and what that costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.backends.memory import MemoryBackend
+from headrace.core.batcher import Batcher
+from headrace.core.patience import Patience
+from headrace.core.tasks import Tasks
+from headrace.errors import Unavailable
+from headrace.seam.ticks import ScheduleSelector
+from headrace.testing.sim.loop import run
+
+
+async def never() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def patience(seconds: float = 10) -> Patience:
+    return Patience(Random(1), seconds)
+
+
+def test_a_call_without_an_answer_is_given_up() -> None:
+    async def main() -> tuple[float, int]:
+        with pytest.raises(Unavailable, match=r"expected an answer from the store within 10 s, got none in 11 s: it"):
+            await patience().once(never())
+        task = asyncio.current_task()
+        assert task is not None
+        return asyncio.get_running_loop().time(), task.cancelling()
+
+    assert run(main()) == (11.0, 0)
+
+
+def test_so_is_a_repeated_one_in_the_same_time() -> None:
+    async def main() -> tuple[float, int]:
+        tries = 0
+
+        async def call() -> None:
+            nonlocal tries
+            tries += 1
+            await (never() if tries > 3 else asyncio.sleep(1))
+            raise Unavailable("away")
+
+        with pytest.raises(Unavailable, match="got none in 11 s"):
+            await patience().repeat(call)
+        return asyncio.get_running_loop().time(), tries
+
+    assert run(main()) == (11.0, 4)
+
+
+def test_whoever_ends_the_task_ends_it() -> None:
+    """Though the call is given up while it still clears up."""
+
+    async def main() -> None:
+        async def slow_to_end() -> None:
+            try:
+                await never()
+            finally:
+                await asyncio.sleep(5)
+
+        task = asyncio.ensure_future(patience().once(slow_to_end()))
+        await asyncio.sleep(9)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+
+
+def test_an_error_that_came_of_giving_up_is_told_as_it_is() -> None:
+    async def main() -> int:
+        async def call() -> None:
+            try:
+                await never()
+            except asyncio.CancelledError:
+                raise ValueError from None
+
+        with pytest.raises(ValueError, match=r"^$"):
+            await patience().once(call())
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    assert run(main()) == 0
+
+
+def test_a_batcher_sets_one_timer_for_all_its_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> int:
+        loop, timers = asyncio.get_running_loop(), 0
+        call_at = loop.call_at
+
+        def counted(when: float, callback: Callable[..., object], *args: Any, **options: Any) -> asyncio.TimerHandle:
+            nonlocal timers
+            timers += callback.__name__ == "_look"
+            return call_at(when, callback, *args, **options)
+
+        monkeypatch.setattr(loop, "call_at", counted)
+
+        async def send(items: list[int]) -> list[int]:
+            return items
+
+        tasks = Tasks()
+        batcher = Batcher(send, tasks, Random(1), max_batch=10, patience=10)
+        for number in range(100):
+            await batcher.put(number)
+        await asyncio.gather(*map(batcher.put, range(100)))
+        await tasks.close()
+        return timers
+
+    assert run(main()) == 1
+
+
+def test_a_store_whose_calls_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of its parts; a change that may have been made says so."""
+
+    async def hang(*given: Any) -> None:
+        await never()
+
+    async def main() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        for name in ("save", "find"):
+            monkeypatch.setattr(backend.ticks, name, hang)
+        store = patience().kept(backend)
+        assert (await store.now(5), store.limits) == (5, backend.limits)
+        assert store.ticks is not None
+        with pytest.raises(Unavailable, match=r"then try again\. The change may have been made all the same: look"):
+            await store.ticks.save([])
+        with pytest.raises(Unavailable, match=r"then try again$"):
+            await store.ticks.find(ScheduleSelector())
+        await backend.close()
+
+    run(main())

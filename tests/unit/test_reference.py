@@ -1,0 +1,71 @@
+"""References: 37 bytes that say where a cell lies, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from hypothesis import strategies as st
+
+from headrace.errors import CodecError
+from headrace.payloads.codec import JSON, RAW, REFERENCE, Envelope
+from headrace.payloads.reference import SIZE, Reference, digest_of, is_reference, read_reference
+from tests.unit.given import given
+
+WORD = st.integers(0, 2**32 - 1)
+LAST_HOUR = 24 * (date.max - date(1970, 1, 1)).days + 23
+REFERENCES = st.builds(
+    Reference,
+    st.integers(0, LAST_HOUR),
+    st.binary(min_size=12, max_size=12),
+    WORD,
+    WORD,
+    st.binary(min_size=8, max_size=8),
+)
+ENVELOPE = Envelope(max_size=1_000, compress_over=None)
+
+
+@given(REFERENCES)
+def test_it_is_read_as_it_was_written(reference: Reference) -> None:
+    assert len(reference.cell) == SIZE == 37
+    assert is_reference(reference.cell)
+    assert read_reference(reference.cell, "blob") == reference
+
+
+@given(REFERENCES)
+def test_its_key_is_made_of_hex_dashes_and_slashes(reference: Reference) -> None:
+    folder, day, hour, name = reference.key.split("/")
+    assert (folder, day, bytes.fromhex(name)) == ("segments", str(reference.day), reference.name)
+    assert len(day) == 10
+    assert (reference.day - date(1970, 1, 1)).days * 24 + int(hour) == reference.hour
+
+
+@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda body: ENVELOPE.wrap(body, REFERENCE, "blob")))
+def test_nonsense_is_refused(cell: bytes) -> None:
+    with pytest.raises(CodecError, match="blob: "):
+        read_reference(cell + b"!" * (len(cell) == SIZE), "blob")
+
+
+@given(REFERENCES, st.integers(0, 8 * SIZE - 1))
+def test_a_single_flipped_bit_is_found(reference: Reference, bit: int) -> None:
+    flipped = int.from_bytes(reference.cell, "big") ^ (1 << bit)
+    with pytest.raises(CodecError):
+        read_reference(flipped.to_bytes(SIZE, "big"), "blob")
+
+
+def test_an_hour_that_no_calendar_has_is_refused() -> None:
+    with pytest.raises(CodecError, match="blob: expected a reference to an hour before the year 10000, got hour "):
+        read_reference(Reference(LAST_HOUR + 1, bytes(12), 0, 5, bytes(8)).cell, "blob")
+
+
+def test_it_is_no_payload() -> None:
+    reference = Reference(1, bytes(12), 0, 5, digest_of(b"cell"))
+    with pytest.raises(CodecError, match="blob: expected the cell itself, got a reference to it; load it"):
+        ENVELOPE.unwrap(reference.cell, "blob")
+
+
+@pytest.mark.parametrize("cell", [b"", b"{}", ENVELOPE.wrap(b"", RAW, "x"), ENVELOPE.wrap(b"1", JSON, "x")])
+def test_other_cells_are_no_references(cell: bytes) -> None:
+    assert not is_reference(cell)
+    with pytest.raises(CodecError, match="blob: expected a reference of 37 bytes, got "):
+        read_reference(cell, "blob")

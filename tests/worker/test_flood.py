@@ -1,0 +1,89 @@
+"""A flood of failures: dead letters keep to their bound at every moment, and nobody else's are pushed out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from headrace import App, Client, Event, EventKind, Settings, never
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Selector, Stamp
+from headrace.testing.wrapped import Carry, Wrapped
+from headrace.types import JobState
+from tests.worker.conftest import FAST
+
+T = TypeVar("T")
+_MOST = 300
+_JOBS = 1_500
+
+
+class Counted(Wrapped):
+    """Counts the dead letters whenever jobs have ended."""
+
+    def __init__(self, inner: Backend, seen: list[tuple[int, int]]) -> None:
+        super().__init__(inner)
+        self._seen = seen
+
+    async def _call(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[T]) -> T:
+        answer = await carry(at)
+        if name.startswith("finish"):
+            kept = (await self.inner.stats()).kept
+            self._seen.append(next((one.count, one.bytes) for one in kept if one.target == "failed"))
+        return answer
+
+
+def failing(store: Backend, seen: list[tuple[int, int]], **keep: Any) -> App:
+    """An app whose only task always fails."""
+    given = {
+        "worker": FAST | {"name": "random", "prefetch": 10},
+        "retention": {"failed": keep},
+        "payloads": {"compress_over": None},
+    }
+    settings = Settings.load(given, env={}, toml={})
+    app = App(Client(Counted(store.sibling(), seen), settings))
+
+    @app.task(name="fail", retry=never())
+    async def fail(text: str) -> None:
+        raise ValueError("as always")
+
+    return app
+
+
+async def test_dead_letters_keep_to_their_bound_in_a_flood(store: Backend) -> None:
+    seen: list[tuple[int, int]] = []
+    apps = [failing(store, seen, count=_MOST) for _ in range(2)]
+    alerts: list[Event] = []
+    apps[0].observe(alerts.append)
+    first = apps[0].tasks["fail"]
+    async with apps[0], apps[1], asyncio.timeout(240):
+        await apps[0].enqueue_many([first.options(tenant="quiet").job("x") for _ in range(20)])  # type: ignore[union-attr]
+        await apps[0].drain()
+        await apps[0].enqueue_many([first.options(tenant="noisy").job("x") for _ in range(_JOBS)])  # type: ignore[union-attr]
+        async with asyncio.TaskGroup() as group:
+            for app in apps:
+                group.create_task(app.drain())
+        quiet = await store_scan(apps[0].client)
+    assert max(count for count, _ in seen) <= 1.1 * _MOST
+    assert seen[-1][0] >= 0.8 * _MOST
+    assert quiet == 20
+    assert "dead_letters_full" in [event.alert for event in alerts if event.kind is EventKind.ALERT]
+
+
+async def store_scan(client: Client) -> int:
+    """How many dead letters the quiet tenant has."""
+    backend = await client.backend()
+    page = await backend.scan(Selector(tenant="quiet", states=frozenset((JobState.FAILED,))), limit=100)
+    return len(page.records)
+
+
+async def test_their_bytes_keep_to_their_bound_too(store: Backend) -> None:
+    seen: list[tuple[int, int]] = []
+    most = 1_000_000
+    app = failing(store, seen, bytes=most)
+    task: Callable[..., Any] = app.tasks["fail"].job  # type: ignore[assignment]
+    async with app, asyncio.timeout(240):
+        await app.enqueue_many([task("x" * 20_000) for _ in range(120)])
+        await app.drain()
+    assert max(size for _, size in seen) <= 1.1 * most
+    assert seen[-1][1] >= 0.5 * most
