@@ -269,7 +269,7 @@ async def test_every_worker_keeps_what_has_ended_within_bounds(make_app: Callabl
     from headrace import Client, Settings
 
     bounds = {"count": 10, "age": "1d", "bytes": 10**9}
-    kept = Settings.load(
+    loaded = Settings.load(
         {
             "worker": {"name": "random"},
             "patience": "10ms",
@@ -278,8 +278,8 @@ async def test_every_worker_keeps_what_has_ended_within_bounds(make_app: Callabl
         env={},
         toml={},
     )
-    assert settings.worker.name == kept.worker.name
-    bounded = App(Client(store.sibling(), kept))
+    assert settings.worker.name == loaded.worker.name
+    bounded = App(Client(store.sibling(), loaded))
     bounded.observe(told)
 
     @bounded.task(retry=immediate(1))
@@ -291,9 +291,12 @@ async def test_every_worker_keeps_what_has_ended_within_bounds(make_app: Callabl
         await bounded.enqueue_many([work.job(n) for n in range(100)])
         async with asyncio.timeout(60):
             while True:
-                places = {p.target: p.count for p in (await bounded.client.stats()).kept}
-                [queue] = (await bounded.client.stats()).queues
-                if (places["completed"], places["failed"], queue.available, queue.running) == (10, 10, 0, 0):
+                stats = await bounded.client.stats()
+                [queue] = stats.queues
+                kept = {p.target: p.count for p in stats.kept}
+                # room is made for what is under way, and some of that may be stored already
+                few = all(5 <= kept[target] <= 10 for target in ("completed", "failed"))
+                if few and (queue.available, queue.running) == (0, 0):
                     break
                 await asyncio.sleep(0.01)
     assert EventKind.SWEPT in told.kinds()
