@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -156,3 +157,29 @@ async def test_a_job_that_was_given_out_can_be_cancelled(store: StreamsBackend) 
     assert (running.after, waiting.after) == (JobState.RUNNING, JobState.CANCELLED)
     assert (await store.renew(Beat("w1", "w1", ("q",), LEASE, [(job.id, job.epoch)]), T0)).cancels == [job.id]
     assert await take(store) == []
+
+
+@pytest.mark.parametrize("table", ["windowed", "streams"])
+async def test_several_that_wait_for_a_reader_do_not_wait_for_each_other(store: StreamsBackend, table: str) -> None:
+    """Windows that open at once, or processes that see a loss, while a claim or a settlement is under way."""
+    queues = ["a", "b", "c"]
+    await store.insert([row(n, queue=queue) for n, queue in enumerate(queues)], T0)
+
+    async def wait(queue: str) -> object:
+        return await (store.truth.open_queue(queue, T0) if table == "windowed" else store.truth.raise_floor(T0))
+
+    name = f"{postgres.SCHEMA}.{table}"
+    waiting = "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
+    for _ in range(30):  # on a busy machine a call may give up before all of them wait
+        async with await psycopg.AsyncConnection.connect(postgres.server().url()) as reader:
+            await reader.execute(f"SELECT 1 FROM {name}")
+            calls = [asyncio.create_task(wait(queue)) for queue in queues]
+            found = 0
+            while found < len(queues) and not any(call.done() for call in calls):
+                [found] = await anext(await reader.execute(waiting, [name]))
+            await reader.rollback()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        if found == len(queues):
+            break
+    assert found == len(queues)
+    assert not [answer for answer in answers if not answer or isinstance(answer, Exception)]

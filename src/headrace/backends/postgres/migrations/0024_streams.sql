@@ -20,19 +20,19 @@ CREATE TABLE windowed (
 );
 
 -- Make the floor, or raise it above all epochs given out, and wait until nobody settles by the one before: who settles
--- has read the table, and so holds a lock on it until the end of the transaction. Valkey's clock may be ahead by ten
--- seconds.
+-- has read the table, and so holds a lock on it until the end of the transaction. The lock comes first: two that had
+-- written before would wait for each other. Valkey's clock may be ahead by ten seconds.
 CREATE FUNCTION raise_floor_v1(p_at bigint) RETURNS TABLE (floor bigint, raised_at bigint, now bigint)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := clock(p_at);
+    v_now bigint;
 BEGIN
-    INSERT INTO streams (one, floor) VALUES (true, 1) ON CONFLICT (one) DO NOTHING;
+    LOCK TABLE streams IN ACCESS EXCLUSIVE MODE;
+    v_now := clock(p_at);
+    UPDATE streams AS s SET floor = greatest(s.floor + 1, v_now + 10000000), raised_at = v_now;
     IF NOT FOUND THEN
-        LOCK TABLE streams IN ACCESS EXCLUSIVE MODE;
-        v_now := clock(p_at);
-        UPDATE streams AS s SET floor = greatest(s.floor + 1, v_now + 10000000), raised_at = v_now;
+        INSERT INTO streams (one, floor) VALUES (true, 1);
     END IF;
     RETURN QUERY SELECT s.floor, s.raised_at, v_now FROM streams AS s;
 END $$;
@@ -171,7 +171,8 @@ BEGIN
         OR EXISTS (SELECT 1 FROM policies AS p WHERE p.queue IN (q.name, '') AND p.depth IS NOT NULL);  -- policies_pkey
 END $$;
 
--- A window gives out the jobs of this queue from now on. Returns false if it must not.
+-- A window gives out the jobs of this queue from now on. Returns false if it must not. The table is not read before it is
+-- locked: two that had read it would wait for each other.
 CREATE FUNCTION open_queue_v1(p_at bigint, p_queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -180,8 +181,6 @@ BEGIN
     SELECT x.* INTO q FROM queues AS x WHERE x.name = p_queue;  -- queues_name_key
     IF q.qid IS NULL OR is_odd(clock(p_at), q) THEN
         RETURN false;
-    ELSIF EXISTS (SELECT 1 FROM windowed AS w WHERE w.qid = q.qid) THEN  -- windowed_pkey
-        RETURN true;
     END IF;
     PERFORM set_config('lock_timeout', '1s', true);
     LOCK TABLE windowed IN ACCESS EXCLUSIVE MODE;
