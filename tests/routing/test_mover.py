@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any, cast
 
@@ -237,6 +238,28 @@ async def test_a_running_job_moves_when_its_lease_has_ended() -> None:
     [record] = await new.fetch([jobs[0].id])
     assert record is not None
     assert (record.state, record.epoch) == (JobState.COMPLETED, jobs[0].epoch)
+
+
+async def test_a_parcel_of_a_mover_that_was_given_up_is_delivered_too() -> None:
+    """Its last call may reach the store when the next mover is at work."""
+    old, new = MemoryBackend(), MemoryBackend()
+    store = await opened(old, new)
+    await old.insert([row(1)])
+    [job] = (await old.claim(r.Claim("w", ("q",), 1, 10**9))).jobs
+    tasks = Tasks()
+
+    async def late() -> None:
+        await old.finish([r.Settlement(job.id, job.epoch, "w", JobState.AVAILABLE)])
+        await old.transfers.depart((await transfer_of(store)).leg(1), [job.id])
+
+    def tell(progress: Progress) -> None:
+        if progress.running:
+            tasks.start(late(), "late")
+
+    await Mover(store, seen=0).start()
+    async with asyncio.timeout(60):
+        await Mover(store, seen=0, tell=tell).cutover()
+    assert [record and record.state for record in await new.fetch([job.id])] == [JobState.AVAILABLE]
 
 
 async def test_a_store_in_use_is_refused() -> None:

@@ -226,9 +226,10 @@ class Mover:
         """Move everything from the store that is left to the other. Raises ``Stopped`` if somebody says so."""
         view = await self._go_on()
         leg = view.leg
-        while parcels := await transfers_of(view.stores[0]).parcels(leg, limit=_PAGE):
-            await deliver(view, parcels)
         while True:
+            # of movers that died; the last call of one that was given up may still come
+            while parcels := await transfers_of(view.stores[0]).parcels(leg, limit=_PAGE):
+                await deliver(view, parcels)
             await move_schedules(*view.stores)
             for states in (_WAITING, frozenset(JobState) - _LIVE):
                 await self._move(view, states)
