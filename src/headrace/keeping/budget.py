@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from headrace.core.alerts import Alert, moment
 from headrace.core.clock import Clock
+from headrace.core.documents import change_document
 from headrace.core.events import Observers
 from headrace.core.tasks import Tasks
 from headrace.errors import HeadraceError, StoreFull
@@ -187,8 +188,5 @@ async def read_budget(documents: DocumentStore) -> Budget | None:
 
 async def save_budget(documents: DocumentStore, budget: Budget | None) -> None:
     """Replace the budget in the store; the last one to do so counts."""
-    while True:
-        [document] = await documents.get([DOCUMENT])
-        version = 0 if document is None else document.version
-        if await documents.put(DOCUMENT, None if budget is None else msgspec.json.encode(budget), version):
-            return
+    body = None if budget is None else msgspec.json.encode(budget)
+    await change_document(documents, DOCUMENT, lambda _: body)

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.errors import Unavailable
+from headrace.core.documents import Body, change_document
 from headrace.keeping.archive_marks import MARKS, Marks, read_marks
 from headrace.keeping.bounds import Rule
-from headrace.seam.documents import Document, DocumentStore
+from headrace.seam.documents import DocumentStore
 
 WORKERS = "workers"
 """The name under which the runs of all workers are logged."""
@@ -24,8 +24,6 @@ _LAST = "retention/last"
 _LOG = "retention/log/"
 _HOURS = 24 * 30
 """Hours that the log goes back, of those in which something was done."""
-_TRIES = 20
-"""How often a change is repeated if another one came first."""
 _MOST = 200
 """Runs that are logged by themselves in one hour; what comes after is added up."""
 
@@ -83,7 +81,8 @@ class Papers:
     async def read(self) -> tuple[list[Rule], Last, Marks | None]:
         """The rules, the last run that found all in order, and how far ended jobs were archived, with a vault."""
         rules, last, marks = await self._documents.get([_RULES, _LAST, MARKS])
-        return _decoded(rules, _RuleBook()).rules, _decoded(last, Last()), read_marks(marks)
+        book = _RuleBook() if rules is None else _decoded(rules.body, _RuleBook())
+        return book.rules, Last() if last is None else _decoded(last.body, Last()), read_marks(marks)
 
     async def change_rules(self, change: Callable[[list[Rule]], list[Rule]]) -> list[Rule]:
         """Replace the rules by what ``change`` makes of them."""
@@ -108,21 +107,22 @@ class Papers:
         """The latest runs, latest first."""
         found: list[Run] = []
         for document in reversed(await self._documents.find(_LOG, limit=_HOURS + 10)):
-            found += reversed(_decoded(document, _Log()).runs)
+            found += reversed(_decoded(document.body, _Log()).runs)
             if len(found) >= limit:
                 break
         return found[:limit]
 
     async def _change(self, name: str, empty: D, change: Callable[[D], D]) -> D:
-        for _ in range(_TRIES):
-            [document] = await self._documents.get([name])
-            old = _decoded(document, empty)
-            if (new := change(old)) == old:
-                return new
-            version = 0 if document is None else document.version
-            if await self._documents.put(name, msgspec.json.encode(new), version):
-                return new
-        raise Unavailable(f"others keep changing {name}; try again")
+        new = empty
+
+        def replaced(body: Body) -> Body:
+            nonlocal new
+            old = _decoded(body, empty)
+            new = change(old)
+            return body if new == old else msgspec.json.encode(new)
+
+        await change_document(self._documents, name, replaced)
+        return new
 
 
 def whose() -> str:
@@ -134,8 +134,8 @@ def whose() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _decoded(document: Document | None, empty: D) -> D:
-    return empty if document is None else msgspec.json.decode(document.body, type=type(empty))
+def _decoded(body: Body, empty: D) -> D:
+    return empty if body is None else msgspec.json.decode(body, type=type(empty))
 
 
 def _order(rule: Rule) -> tuple[str, str, str]:

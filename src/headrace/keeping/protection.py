@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from headrace.core.documents import Body, change_document
 from headrace.errors import ConfigError
 from headrace.seam.documents import DocumentStore
 from headrace.seam.tables import TableName
@@ -60,10 +61,8 @@ class Protection:
         return was
 
     async def _change(self, change: Callable[[list[TableName]], list[TableName]]) -> None:
-        while True:
-            [document] = await self._documents.get([DOCUMENT])
-            old = [] if document is None else msgspec.json.decode(document.body, type=list[TableName])
-            new = sorted(change(old))
-            version = 0 if document is None else document.version
-            if new == old or await self._documents.put(DOCUMENT, msgspec.json.encode(new) if new else None, version):
-                return
+        def replaced(body: Body) -> Body:
+            new = sorted(change([] if body is None else msgspec.json.decode(body, type=list[TableName])))
+            return msgspec.json.encode(new) if new else None
+
+        await change_document(self._documents, DOCUMENT, replaced)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from headrace.core.alerts import Alert
 from headrace.core.clock import Clock
+from headrace.core.documents import Body, change_document
 from headrace.core.events import Observers
 from headrace.seam.documents import DocumentStore
 from headrace.seam.protocol import Backend
@@ -143,10 +144,10 @@ async def read_queue_budgets(documents: DocumentStore) -> dict[str, int]:
 
 async def save_queue_budget(documents: DocumentStore, queue: str, bytes: int | None) -> None:
     """Give a queue a budget, or take it away; those of others stay."""
-    while True:
-        [document] = await documents.get([DOCUMENT])
-        old: Mapping[str, int] = {} if document is None else msgspec.json.decode(document.body, type=dict[str, int])
+
+    def replaced(body: Body) -> Body:
+        old = {} if body is None else msgspec.json.decode(body, type=dict[str, int])
         new = {name: size for name, size in old.items() if name != queue} | ({} if bytes is None else {queue: bytes})
-        version = 0 if document is None else document.version
-        if await documents.put(DOCUMENT, msgspec.json.encode(new) if new else None, version):
-            return
+        return msgspec.json.encode(new) if new else None
+
+    await change_document(documents, DOCUMENT, replaced)

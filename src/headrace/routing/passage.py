@@ -8,12 +8,12 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-from headrace.errors import ConfigError, Unavailable
+from headrace.core.documents import Body, change_document
+from headrace.errors import ConfigError
 from headrace.seam.documents import DocumentStore
 from headrace.seam.protocol import Backend
 
 DOCUMENT = "transfer"
-_TRIES = 20
 
 
 class Phase(StrEnum):
@@ -86,12 +86,15 @@ async def read(store: Backend) -> Transfer | None:
 
 async def write(store: Backend, change: Callable[[Transfer | None], Transfer | None]) -> Transfer | None:
     """Change the transfer from this store; None removes it."""
-    documents = documents_of(store)
-    for _ in range(_TRIES):
-        [found] = await documents.get([DOCUMENT])
-        known = None if found is None else _decode(found.body)
+    wanted: Transfer | None = None
+
+    def replaced(body: Body) -> Body:
+        nonlocal wanted
+        known = None if body is None else _decode(body)
         wanted = change(known)
-        body = None if wanted is None else _encode(wanted)
-        if wanted == known or await documents.put(DOCUMENT, body, 0 if found is None else found.version):
-            return wanted
-    raise Unavailable("the transfer is being changed by others all the time; try again")
+        if wanted == known:
+            return body
+        return None if wanted is None else _encode(wanted)
+
+    await change_document(documents_of(store), DOCUMENT, replaced)
+    return wanted
