@@ -11,11 +11,12 @@ from typing import Any, TypeVar, Unpack, overload
 from headrace.api.batch import BatchTask
 from headrace.api.bind import AsyncBound, AsyncConnection, Binding, Bound, SyncConnection
 from headrace.api.bundle import Bundle
-from headrace.api.client import AnyId, Client, JobCalls
+from headrace.api.client import AnyId, Client
 from headrace.api.connection import connect
 from headrace.api.crawler import Crawler, ReadPage
 from headrace.api.foreign import Connected, tell_contradiction
 from headrace.api.handle import Handle
+from headrace.api.job_calls import JobCalls
 from headrace.api.loop_guard import needs_loop, no_loop
 from headrace.api.modules import check_pattern, import_all
 from headrace.api.options import JobOptions

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from headrace.api.batch import BatchTask
-from headrace.api.client import Client, chunks
+from headrace.api.client import Client
+from headrace.api.client_enqueue import chunks
 from headrace.api.handle import Handle
 from headrace.api.task import Task
 from headrace.core.validation import check_jobs

@@ -1,0 +1,86 @@
+"""What a client can ask of its store: jobs, their ends, and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from headrace.api.client_connection import ClientConnection
+from headrace.api.info import DETAILS, JobInfo, job_info
+from headrace.api.job_errors import raise_unless_completed
+from headrace.core import validation
+from headrace.core.durations import micros
+from headrace.core.validation import AnyId
+from headrace.errors import Unavailable
+from headrace.seam import records as r
+from headrace.seam.references import is_reference
+from headrace.types import Duration, JobState
+
+
+class ClientReading(ClientConnection):
+    """Looks, and waits. Changes nothing."""
+
+    async def fetch(self, job_id: AnyId | r.JobKey, want: frozenset[str] = DETAILS) -> r.Record | None:
+        """The flat record of a job, or None."""
+        which = validation.check_which(job_id)
+        [record] = await (await self.backend()).fetch([which], want, self.clock.stamp())
+        if record is not None and self._stowage is not None and any(map(is_reference, record.cells.values())):
+            [loaded] = await self._stowage.load([record.cells])
+            record = replace(record, cells=record.cells | {n: c for n, c in loaded.items() if isinstance(c, bytes)})
+        return record
+
+    async def wait(self, job_id: AnyId, timeout: Duration | None = "30s", *, watch: bool = True) -> r.Record:
+        """Wait until the job has completed, and return its record. Raises ``WaitTimeout``, or the ``JobError`` that
+        says why there is no result."""
+        await self.backend()
+        seconds = None if timeout is None else micros(timeout, "timeout") / 1e6
+        record = await self._waiter.wait(validation.raw_id(job_id), seconds, watch=watch)
+        if record.state is JobState.FAILED:
+            record = await self._with_payload(record)
+        raise_unless_completed(record, self.packer.envelope)
+        return record
+
+    async def _with_payload(self, record: r.Record) -> r.Record:
+        """A failed job's record, with its arguments if they are there."""
+        try:
+            again = await self.fetch(record.id)
+        except Unavailable:
+            return record
+        return again if again is not None and again.state is JobState.FAILED else record
+
+    async def store_now(self) -> int:
+        """The store's clock, by which leases end and jobs are due."""
+        return await (await self.backend()).now(self.clock.stamp())
+
+    async def list_jobs(self, sel: r.Selector, limit: int = 100) -> list[JobInfo]:
+        """Matching jobs, newest first, without arguments and results."""
+        sel, most = validation.check_selector(sel), self._backend.limits.max_batch
+        validation.check_limit(limit)
+        backend = await self.backend()
+        found: list[JobInfo] = []
+        after = None
+        while len(found) < limit:
+            page = await backend.scan(sel, after, min(limit - len(found), most), self.clock.stamp())
+            found += [job_info(record, self.packer.envelope) for record in page.records]
+            if (after := page.after) is None:
+                break
+        return found
+
+    async def jobs_of_worker(self, name: str) -> list[JobInfo]:
+        """The jobs that the workers of this name are running, newest first. The cost depends on how many jobs run, not
+        on how many there are."""
+        backend = await self.backend()
+        running = r.Selector(states=frozenset({JobState.RUNNING}))
+        found: list[JobInfo] = []
+        after: str | None = None
+        while True:
+            page = await backend.scan(running, after, self._backend.limits.max_batch, self.clock.stamp())
+            found += [job_info(record, self.packer.envelope) for record in page.records if record.worker == name]
+            if (after := page.after) is None:
+                return found
+
+    async def stats(self, queues: Iterable[str] | None = None) -> r.Stats:
+        """The store in numbers. With ``queues``, only these and their workers: other queues then cost nothing."""
+        names = None if queues is None else validation.check_queues(queues)
+        return await (await self.backend()).stats(self.clock.stamp(), queues=names)
