@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import headrace
@@ -11,6 +12,7 @@ from headrace.seam.records import CARRIED, Leased, Record
 HOME = Path(headrace.__file__).parent
 LONGEST_FUNCTION = 60
 LONGEST_SCRIPT = 300
+MOST_LAYERS = 8
 
 
 def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -36,6 +38,22 @@ def test_no_script_is_long() -> None:
     long = {name: lines for name, lines in lengths.items() if lines > LONGEST_SCRIPT}
     assert lengths
     assert not long, f"more than {LONGEST_SCRIPT} lines: split them into parts with names"
+
+
+def test_every_room_has_few_layers_that_name_all_of_it() -> None:
+    """What each contract of ``pyproject.toml`` says is checked by import-linter."""
+    settings = tomllib.loads((HOME.parents[1] / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    layered = [contract for contract in settings["contracts"] if contract["type"] == "layers"]
+    assert not [one["name"] for one in layered if len(one["layers"]) > MOST_LAYERS or not one["exhaustive"]]
+    rooms = {name.removeprefix("headrace.") for contract in layered for name in contract["containers"]}
+    without_order = {"bridges", "cli", "contrib", "testing"}
+    """Commands, and what stands beside each other: that there is no circle is enough."""
+    assert rooms >= {path.parent.name for path in HOME.glob("*/__init__.py")} - without_order
+
+
+def test_every_package_says_what_lives_there() -> None:
+    silent = [path for path in HOME.rglob("__init__.py") if not ast.get_docstring(ast.parse(path.read_text("utf-8")))]
+    assert not silent
 
 
 def test_what_stores_carry_is_alike_in_all_records() -> None:

@@ -1,1 +1,1 @@
-"""Hot tables: rows of the user's own that go after a while."""
+"""Hot tables: rows of the user's own that go after a while. Nothing here speaks SQL: stores do."""

@@ -1,1 +1,1 @@
-"""Trackers: subjects that are visited again and again."""
+"""Trackers: subjects that are visited again and again. Nothing here visits one: a tracker makes jobs."""

@@ -1,1 +1,2 @@
-"""What a worker does: it claims jobs, runs and judges them, settles them, and renews their leases meanwhile."""
+"""What a worker does: it claims jobs, runs and judges them, settles them, and renews their leases meanwhile. Nothing
+here knows an app: tasks come as handlers."""

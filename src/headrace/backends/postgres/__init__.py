@@ -1,4 +1,5 @@
-"""Jobs in PostgreSQL."""
+"""Jobs in PostgreSQL. What must happen in one step is a function in ``migrations``; Python packs its arguments, unpacks
+its answers and keeps the connections."""
 
 from headrace.backends.postgres.backend import PostgresBackend
 
