@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import click
 
 from headrace import Action, Admin, Operation
+from headrace.admin.audit import AuditEntry
 from headrace.admin.operations import PACE, QUEUE, Operator, operator_client
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, store_options, yes_option
-from headrace.cli.output import confirm, counted, note, print_answer, print_fields, print_json, print_table, progress
+from headrace.cli.output import confirm, counted, note, print_answer, print_fields, print_json, print_list, progress
 from headrace.cli.problems import FAILED, Problem
 from headrace.cli.times import exact, now, relative
 from headrace.types import JobState
@@ -80,27 +82,13 @@ async def list_command(store: Store, as_json: bool) -> None:
     """List bulk operations, newest first."""
     async with store.opened() as client:
         found = await Admin(client).operations()
-    if as_json:
-        print_json({"operations": found})
-        return
-    if not found:
-        note("no operations yet")
-        return
-    at = now()
-    rows = [
-        [
-            one.id,
-            one.state.value,
-            one.action,
-            one.filter,
-            one.met,
-            one.changed,
-            one.actor,
-            relative(one.submitted_at, at),
-        ]
-        for one in found
-    ]
-    print_table(["id", "state", "action", "filter", "met", "changed", "by", "submitted"], rows)
+    at, columns = now(), ("id", "state", "action", "filter", "met", "changed", "by", "submitted")
+
+    def row(one: Operation) -> Sequence[object]:
+        told = one.state.value, one.action, one.filter, one.met, one.changed, one.actor
+        return one.id, *told, relative(one.submitted_at, at)
+
+    print_list("operations", found, columns, row, empty="no operations yet", as_json=as_json)
 
 
 @op_command.command("show")
@@ -141,15 +129,12 @@ async def log_command(store: Store, limit: int, as_json: bool) -> None:
     """Show who did what: the audit log."""
     async with store.opened() as client:
         found = await Admin(client).audit.entries(limit=limit)
-    if as_json:
-        print_json({"entries": found})
-        return
-    if not found:
-        note("nobody has done anything yet")
-        return
-    at = now()
-    rows = [[one.number, exact(one.at, at), one.actor, one.action, _details(one.details)] for one in found]
-    print_table(["number", "when", "who", "what", "details"], rows)
+    at, columns = now(), ("number", "when", "who", "what", "details")
+
+    def row(one: AuditEntry) -> Sequence[object]:
+        return one.number, exact(one.at, at), one.actor, one.action, _details(one.details)
+
+    print_list("entries", found, columns, row, empty="nobody has done anything yet", as_json=as_json)
 
 
 def _details(details: dict[str, object]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
@@ -93,6 +93,20 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         print("  ".join(padded).rstrip())
 
 
+def print_list(
+    name: str, found: Sequence[Any], columns: Sequence[str], row: Callable[[Any], Sequence[object]], *, empty: str = "",
+    as_json: bool,
+) -> None:  # fmt: skip
+    """All that was found, under its name for programs, as a table for people; ``empty`` is what they read if there is
+    nothing."""
+    if as_json:
+        print_json({name: found})
+    elif found or not empty:
+        print_table(columns, [row(one) for one in found])
+    else:
+        note(empty)
+
+
 def _print_rich(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -144,10 +158,10 @@ def print_level(level: str, text: str, advice: str = "") -> None:
         print(f"      {paint('->', 'dim', sys.stdout)} {clean(advice)}")
 
 
-def print_block(text: str, indent: str = "  ") -> None:
+def print_block(text: str) -> None:
     """Text of several lines, such as a traceback; everything but line ends is escaped."""
     for line in text.rstrip("\n").split("\n"):
-        print(indent + clean(line))
+        print("  " + clean(line))
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -21,7 +21,7 @@ from headrace.cli.times import by_clock, now, read_instant, relative
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.schedules.coverage import coverage
 from headrace.schedules.schedules import Schedules
-from headrace.schedules.spec import ScheduleInfo
+from headrace.schedules.spec import ScheduleInfo, status
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COMPLETED = 100
@@ -161,7 +161,7 @@ async def next_command(store: Store, name: str, count: int, as_json: bool) -> No
         schedule = await schedules.get(name)
         listed = schedule_output.coming(await schedules.next(name, count), schedule_output.zone_of(schedule), at)
     if as_json:
-        print_json({"name": name, "tz": schedule.tz, "status": schedule_output.status(schedule), "next": listed})
+        print_json({"name": name, "tz": schedule.tz, "status": status(schedule), "next": listed})
         return
     if listed:
         schedule_output.print_coming(listed, schedule, at)

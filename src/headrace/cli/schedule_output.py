@@ -13,7 +13,7 @@ from headrace.cli.output import counted, print_fields, print_table
 from headrace.cli.times import by_clock, exact, length, relative
 from headrace.schedules.calendar import zone
 from headrace.schedules.coverage import coverage
-from headrace.schedules.spec import ScheduleInfo, TickInfo
+from headrace.schedules.spec import ScheduleInfo, TickInfo, status
 
 
 class Planned(Struct, frozen=True):
@@ -35,13 +35,6 @@ def planned(ticks: Sequence[TickInfo], at: datetime, most: int) -> Planned:
 def zone_of(schedule: ScheduleInfo) -> tzinfo:
     """Its time zone; intervals have none and are shown in UTC."""
     return zone(schedule.tz or "UTC")
-
-
-def status(schedule: ScheduleInfo) -> str:
-    """Whether it still fires."""
-    if not schedule.enabled:
-        return "paused"
-    return "enabled" if schedule.next_slot is not None else "over"
 
 
 def fate(tick: TickInfo | None, at: datetime) -> str:

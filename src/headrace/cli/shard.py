@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
-import msgspec
 
 from headrace.api.connection import open_backend
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, store_options
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import print_list
 from headrace.cli.problems import USAGE, Problem
-from headrace.routing.sharded import Router
+from headrace.routing.sharded import Router, ShardState
 
 
 @click.group("shard", cls=Group)
@@ -40,8 +41,8 @@ async def list_command(store: Store, as_json: bool) -> None:
         shards = await backend.states()
     finally:
         await backend.close()
-    if as_json:
-        print_json({"shards": msgspec.to_builtins(shards)})
-        return
-    rows = [(one.name, ", ".join(one.routes), one.waiting, one.running, one.error or "up") for one in shards]
-    print_table(("shard", "routes", "waiting", "running", "state"), rows)
+
+    def row(one: ShardState) -> Sequence[object]:
+        return one.name, ", ".join(one.routes), one.waiting, one.running, one.error or "up"
+
+    print_list("shards", shards, ("shard", "routes", "waiting", "running", "state"), row, as_json=as_json)

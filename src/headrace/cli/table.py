@@ -11,7 +11,7 @@ from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, store_options
-from headrace.cli.output import note, print_fields, print_json, print_table
+from headrace.cli.output import note, print_fields, print_json, print_list, print_table
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
 from headrace.errors import SafetyStop
 
@@ -123,10 +123,7 @@ async def protected_command(store: Store, as_json: bool) -> None:
     """List the tables that are protected in the store."""
     async with store.opened() as client:
         names = await App(client).janitor.protected()
-    if as_json:
-        print_json({"protected": names})
-    else:
-        print_table(("table",), [(name,) for name in names])
+    print_list("protected", names, ("table",), lambda name: (name,), as_json=as_json)
 
 
 def _parts(name: str) -> tuple[str, ...]:

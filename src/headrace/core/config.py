@@ -22,6 +22,21 @@ from headrace.errors import ConfigError
 from headrace.text import shown, url_without_secrets
 
 
+class _Discreet(Struct, frozen=True):
+    """Settings whose reprs, which end up in logs, have no secrets."""
+
+    def _without_secrets(self) -> dict[str, Any]:
+        """What is told instead of some values."""
+        raise NotImplementedError
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        told = {name: getattr(self, name) for name in self.__struct_fields__}
+        return list((told | self._without_secrets()).items())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
 class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One worker process."""
 
@@ -103,7 +118,7 @@ class Offload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is no longer than this stays. What takes its place has 37 bytes."""
 
 
-class ObjectSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ObjectSettings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Sections in an object store."""
 
     url: str | None = None
@@ -120,13 +135,8 @@ class ObjectSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     every: Length = "10m"
     """How often a worker looks for objects that are past that."""
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The settings without the secrets of the URL."""
-        told = {name: getattr(self, name) for name in self.__struct_fields__}
-        return list((told | {"url": self.url and self.url.partition("?")[0]}).items())
-
-    def __repr__(self) -> str:
-        return f"ObjectSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+    def _without_secrets(self) -> dict[str, Any]:
+        return {"url": self.url and self.url.partition("?")[0]}
 
 
 class Keep(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -180,7 +190,7 @@ class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     safety: SafetySettings = SafetySettings()
 
 
-class VaultSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VaultSettings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The archive of ended jobs."""
 
     url: str | None = None
@@ -190,13 +200,8 @@ class VaultSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     page: int = 10_000
     """How many jobs one file has at most, before files are put together."""
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The settings without the secrets of the URL."""
-        told = {name: getattr(self, name) for name in self.__struct_fields__}
-        return list((told | {"url": self.url and self.url.partition("?")[0]}).items())
-
-    def __repr__(self) -> str:
-        return f"VaultSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+    def _without_secrets(self) -> dict[str, Any]:
+        return {"url": self.url and self.url.partition("?")[0]}
 
 
 class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -215,7 +220,7 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Names under which a server without tokens may be asked, besides those of this machine."""
 
 
-class AlertSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AlertSettings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When ``headrace serve`` raises alerts, and whom it tells."""
 
     every: Length = "15s"
@@ -243,16 +248,11 @@ class AlertSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     webhook: str | None = None
     """A URL that every change of an alert is posted to, as JSON."""
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The settings without the secrets of the URL."""
-        told = {name: getattr(self, name) for name in self.__struct_fields__}
-        return list((told | {"webhook": self.webhook and "***"}).items())
-
-    def __repr__(self) -> str:
-        return f"AlertSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+    def _without_secrets(self) -> dict[str, Any]:
+        return {"webhook": self.webhook and "***"}
 
 
-class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Settings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be set.
 
     >>> Settings.load(env={"HEADRACE_WORKER__CONCURRENCY": "4"}, toml={}).worker.concurrency
@@ -278,14 +278,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __post_init__(self) -> None:
         _check(self)
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The settings without the secrets of the URL, for reprs, which end up in logs."""
-        told = {name: getattr(self, name) for name in self.__struct_fields__}
+    def _without_secrets(self) -> dict[str, Any]:
         replica = self.replica_url and url_without_secrets(self.replica_url)
-        return list((told | {"url": url_without_secrets(self.url), "replica_url": replica}).items())
-
-    def __repr__(self) -> str:
-        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+        return {"url": url_without_secrets(self.url), "replica_url": replica}
 
     @classmethod
     def load(

@@ -191,6 +191,13 @@ class ScheduleInfo(View, frozen=True, kw_only=True):
     updated_at: datetime
 
 
+def status(schedule: ScheduleInfo) -> str:
+    """Whether it still fires."""
+    if not schedule.enabled:
+        return "paused"
+    return "enabled" if schedule.next_slot is not None else "over"
+
+
 class TickInfo(View, frozen=True, kw_only=True):
     """What became of a slot.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from random import Random
 
@@ -67,7 +66,6 @@ class Loader:
         self._judge = judge
         self._settler = settler
         self._tasks = Tasks()
-        self._under_way: set[asyncio.Task[None]] = set()
         self.away = ""
         """Why jobs could not be loaded the last time; empty: they could."""
 
@@ -82,9 +80,7 @@ class Loader:
         if len(here) < len(jobs):
             rest = asked if self._together else [job for job in asked if _refers(job)]
             self._loading += len(rest)
-            task = self._tasks.start(self._bring(rest), "headrace-load")
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            self._tasks.start(self._bring(rest), "headrace-load")
 
     def _without_unwanted(self, job: Leased) -> Leased:
         """The job without references to sections that its handler does not ask for, or asks for later."""
@@ -94,11 +90,6 @@ class Loader:
         wanted = sections | {"parameters"}
         cells = {name: cell for name, cell in job.cells.items() if name in wanted or not is_reference(cell)}
         return replace(job, cells=cells, left=(*job.left, *(name for name in job.cells if name not in cells)))
-
-    async def landed(self) -> None:
-        """Return when all jobs that are being loaded now are with the runner, or settled."""
-        if self._under_way:
-            await asyncio.wait(set(self._under_way))
 
     async def close(self) -> None:
         """Load nothing more."""

@@ -36,6 +36,14 @@ class Write(Protocol):
     ) -> Awaitable[T]: ...  # fmt: skip
 
 
+class Capability:
+    """Something beside the ten operations that the store can do, by way of its threads."""
+
+    def __init__(self, read: Read, write: Write) -> None:
+        self._read = read
+        self._write = write
+
+
 class Command(Generic[S]):
     """One call of one operation."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.backends.sqlite.connection_thread import Read, Write
+from headrace.backends.sqlite.connection_thread import Capability
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.seam.documents import Document
@@ -12,12 +12,8 @@ from headrace.seam.documents import Document
 _SQL = load("document")
 
 
-class SqliteDocuments:
+class SqliteDocuments(Capability):
     """The operations of a :class:`~headrace.seam.documents.DocumentStore`."""
-
-    def __init__(self, read: Read, write: Write) -> None:
-        self._read = read
-        self._write = write
 
     async def get(self, names: Sequence[str]) -> list[Document | None]:
         return await self._read(lambda session, _: [_get(session, name) for name in names], None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.backends.sqlite.connection_thread import Read, Write
+from headrace.backends.sqlite.connection_thread import Capability
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.seam.journal import KEPT, JournalEntry
@@ -12,12 +12,8 @@ _SQL = load("journal")
 _ALL = 2**62
 
 
-class SqliteJournal:
+class SqliteJournal(Capability):
     """See :class:`headrace.seam.journal.Journal`."""
-
-    def __init__(self, read: Read, write: Write) -> None:
-        self._read = read
-        self._write = write
 
     async def write(self, text: bytes, at: Stamp = None) -> int:
         return await self._write(lambda tx, now: _write(tx, text, now), at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.backends.sqlite.connection_thread import Read, Write
+from headrace.backends.sqlite.connection_thread import Capability
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.seam.parts import KEEP, KEPT, Part, inbox_of
@@ -15,12 +15,8 @@ _REMOVED = 1_000
 """Parts past their time that go with each call."""
 
 
-class SqliteParts:
+class SqliteParts(Capability):
     """See :class:`headrace.seam.parts.PartStore`."""
-
-    def __init__(self, read: Read, write: Write) -> None:
-        self._read = read
-        self._write = write
 
     async def send(self, batch: Sequence[Part], at: Stamp = None) -> None:
         await self._write(lambda tx, now: _send(tx, batch, now), at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.backends.sqlite.connection_thread import Read, Write
+from headrace.backends.sqlite.connection_thread import Capability
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Stored, Transaction
 from headrace.seam.records import Cells, JobId, Stamp
@@ -15,12 +15,8 @@ _SQL = load("reference")
 _LIVE = ("grow_ready", "grow_running", "grow_paused")
 
 
-class SqliteReferences:
+class SqliteReferences(Capability):
     """The operations of a :class:`~headrace.seam.references.ReferenceStore`."""
-
-    def __init__(self, read: Read, write: Write) -> None:
-        self._read = read
-        self._write = write
 
     async def find(
         self, before: int, after: tuple[int, JobId] | None = None, limit: int = 100, at: Stamp = None

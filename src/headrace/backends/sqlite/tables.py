@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.backends.sqlite.connection_thread import Read, Write
+from headrace.backends.sqlite.connection_thread import Capability
 from headrace.backends.sqlite.statements import migrations
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.errors import ConfigError
@@ -38,13 +38,9 @@ def _named(table: t.TableName) -> str:
     return _quoted(table[0])
 
 
-class SqliteTables:
+class SqliteTables(Capability):
     """The operations of a :class:`~headrace.seam.tables.TableStore`. Times are texts (ISO 8601, in UTC), or seconds
     since 1970 in a column of numbers."""
-
-    def __init__(self, read: Read, write: Write) -> None:
-        self._read = read
-        self._write = write
 
     async def describe(self, table: t.TableName) -> t.TableInfo | None:
         _named(table)

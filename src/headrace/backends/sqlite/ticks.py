@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.backends.sqlite import ledger, planning, schedules
-from headrace.backends.sqlite.connection_thread import Read, Write
+from headrace.backends.sqlite.connection_thread import Capability
 from headrace.seam import ticks as t
 from headrace.seam.records import Stamp
 
 
-class SqliteTicks:
+class SqliteTicks(Capability):
     """The operations of a :class:`~headrace.seam.protocol.TickStore`."""
-
-    def __init__(self, read: Read, write: Write) -> None:
-        self._read = read
-        self._write = write
 
     async def save(self, batch: Sequence[t.Save | t.Drop], at: Stamp = None) -> list[bool]:
         if not batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.backends.sqlite.connection_thread import Read, Write
+from headrace.backends.sqlite.connection_thread import Capability
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.seam import tracks as t
@@ -14,12 +14,8 @@ from headrace.seam.records import Stamp
 _SQL = load("track")
 
 
-class SqliteTracks:
+class SqliteTracks(Capability):
     """The operations of a :class:`~headrace.seam.tracks.TrackStore`."""
-
-    def __init__(self, read: Read, write: Write) -> None:
-        self._read = read
-        self._write = write
 
     async def read(self, tracker: str, points: Sequence[tuple[str, int]], at: Stamp = None) -> t.Sheets:
         return await self._read(lambda session, now: _read(session, tracker, points, now), at)

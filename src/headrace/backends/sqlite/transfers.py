@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace.backends.parcels import decode, not_confirmed
 from headrace.backends.sqlite import ledger
-from headrace.backends.sqlite.connection_thread import Read, Write
+from headrace.backends.sqlite.connection_thread import Capability
 from headrace.backends.sqlite.insertion import key_taken
 from headrace.backends.sqlite.parcels import arrive, depart
 from headrace.backends.sqlite.statements import load
@@ -23,12 +23,8 @@ _FORGOTTEN = 5_000
 """Entries of a ledger that one transaction removes."""
 
 
-class SqliteTransfers:
+class SqliteTransfers(Capability):
     """The operations of a :class:`~headrace.seam.transfers.TransferStore`."""
-
-    def __init__(self, read: Read, write: Write) -> None:
-        self._read = read
-        self._write = write
 
     async def open_leg(self, leg: str, at: Stamp = None) -> None:
         await self._write(lambda tx, _: tx.execute(_SQL["open"], (leg,)) and None, at)

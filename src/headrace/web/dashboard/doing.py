@@ -15,7 +15,7 @@ from headrace.errors import ConfigError, SafetyStop
 from headrace.text import shown
 from headrace.web.answers import guarded, principal
 from headrace.web.dashboard.jobs import shown_job
-from headrace.web.dashboard.pages import Pages, link
+from headrace.web.dashboard.pages import PageSet, link
 from headrace.web.tokens import Role
 
 _PAST = {
@@ -63,12 +63,8 @@ class Form:
 Deed = Callable[[Request, Form, str], Awaitable[Response]]
 
 
-class Doing:
+class Doing(PageSet):
     """The routes. Each answers with a sentence for the person who clicked."""
-
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-        self._admin = pages.admin
 
     def routes(self) -> list[Route]:
         """All of them."""
@@ -84,13 +80,13 @@ class Doing:
 
     def _done(self, deed: Deed) -> Callable[[Request], Awaitable[Response]]:
         async def done(request: Request) -> Response:
-            self._pages.live.visit()
+            self._live.visit()
             try:
                 return await deed(request, Form(await request.body()), principal(request).name)
             except ValueError as error:
                 raise ConfigError(f"the form cannot be read: {error}") from error
             finally:
-                self._pages.live.changed()
+                self._live.changed()
 
         return done
 

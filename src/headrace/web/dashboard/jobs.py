@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.admin.actions import Action, change_of
 from headrace.admin.admin import COUNTED
@@ -16,7 +16,7 @@ from headrace.admin.views import JobCount, JobDetails, JobPage, Overview
 from headrace.errors import ConfigError
 from headrace.seam.records import Change
 from headrace.types import JobState
-from headrace.web.dashboard.pages import Pages
+from headrace.web.dashboard.pages import Page, PageSet
 from headrace.web.routes import whole
 
 PAGE = 50
@@ -26,25 +26,19 @@ NEED = {Action.MOVE: "queue", Action.PRIORITISE: "priority", Action.RESCHEDULE: 
 """What the argument of an action is."""
 
 
-class Jobs:
+class Jobs(PageSet):
     """The pages."""
 
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-        self._admin = pages.admin
-
-    def routes(self) -> list[Route]:
-        """All of them."""
-        page = self._pages.page
-        return [
-            Route("/jobs", page(self.jobs)),
-            Route("/jobs/count", page(self.count)),
-            Route("/job/{id}", page(self.job)),
-            Route("/bulk", page(self.bulk)),
-            Route("/operations", page(self.operations)),
-            Route("/operation/{id}", page(self.operation)),
-            Route("/audit", page(self.audit)),
-        ]
+    def paths(self) -> Mapping[str, Page]:
+        return {
+            "/jobs": self.jobs,
+            "/jobs/count": self.count,
+            "/job/{id}": self.job,
+            "/bulk": self.bulk,
+            "/operations": self.operations,
+            "/operation/{id}": self.operation,
+            "/audit": self.audit,
+        }
 
     async def jobs(self, request: Request) -> Response:
         query = request.query_params
@@ -53,7 +47,7 @@ class Jobs:
             found = await self._admin.jobs(wanted, after or None, PAGE)
         except ConfigError as error:
             wrong = str(error)
-        seen = await self._pages.live.overview()
+        seen = await self._live.overview()
         return await self._pages.show(
             request,
             "jobs.html",

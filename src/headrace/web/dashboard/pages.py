@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
 from headrace.admin.admin import Admin
 from headrace.admin.watch import Watch
@@ -25,7 +26,6 @@ from headrace.web.dashboard.live import Live
 from headrace.web.tokens import Role, Tokens
 
 HERE = Path(__file__).parent
-Values = Mapping[str, Any]
 Page = Callable[[Request], Awaitable[Response]]
 NAVIGATION = (
     ("", "Overview", "o"), ("queues", "Queues", "q"), ("jobs", "Jobs", "j"), ("dead", "Dead letters", "d"),
@@ -86,14 +86,14 @@ class Pages:
         body = self._environment.get_template(template).render({**shared, **values})
         return HTMLResponse(body, values.get("code", 200))
 
-    def page(self, endpoint: Page, role: Role = Role.VIEWER) -> Page:
-        """The endpoint, for this role, with errors as pages."""
+    def page(self, endpoint: Page) -> Page:
+        """The endpoint, for viewers, with errors as pages."""
 
         async def shown(request: Request) -> Response:
             self.live.visit()
             who = principal(request).role
-            if not who.covers(role):
-                return await self._refused(request, 403, f"expected a {role.value}, got a {who.value}")
+            if not who.covers(Role.VIEWER):
+                return await self._refused(request, 403, f"expected a {Role.VIEWER.value}, got a {who.value}")
             try:
                 return await endpoint(request)
             except (JobNotFound, ScheduleNotFound) as error:
@@ -109,6 +109,23 @@ class Pages:
 
     async def _refused(self, request: Request, status: int, told: str) -> Response:
         return await self.show(request, "error.html", told=without_secrets(told), code=status)
+
+
+class PageSet:
+    """Pages about one subject."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._admin = pages.admin
+        self._live = pages.live
+
+    def paths(self) -> Mapping[str, Page]:
+        """Where each of them is."""
+        raise NotImplementedError
+
+    def routes(self) -> list[Route]:
+        """For viewers."""
+        return [Route(path, self._pages.page(page)) for path, page in self.paths().items()]
 
 
 def link(base: str, place: str, **query: Any) -> str:

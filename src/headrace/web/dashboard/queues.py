@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.admin.history import STEP, due_of
 from headrace.admin.views import QueueView
 from headrace.errors import ConfigError, JobNotFound
 from headrace.text import shown
 from headrace.web.dashboard import charts
-from headrace.web.dashboard.pages import Pages
+from headrace.web.dashboard.pages import Page, PageSet
 
 RANGES = {"5m": 60, "10m": 120, "30m": 360, "1h": 720}
 """Points of charts, by how far back they reach."""
@@ -33,21 +33,11 @@ class Speed(Struct, frozen=True):
     run: float | None
 
 
-class Queues:
+class Queues(PageSet):
     """Overview, queues and one queue."""
 
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-        self._live = pages.live
-
-    def routes(self) -> list[Route]:
-        """All of them."""
-        page = self._pages.page
-        return [
-            Route("/", page(self.overview)),
-            Route("/queues", page(self.queues)),
-            Route("/queue", page(self.queue)),
-        ]
+    def paths(self) -> Mapping[str, Page]:
+        return {"/": self.overview, "/queues": self.queues, "/queue": self.queue}
 
     async def overview(self, request: Request) -> Response:
         seen = await self._live.overview()
@@ -108,7 +98,7 @@ class Queues:
 
     async def _policy(self, name: str) -> Any:
         try:
-            return await self._pages.admin.upkeep.policies.get(name)
+            return await self._admin.upkeep.policies.get(name)
         except ConfigError:
             return None
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.admin.redaction import redact
 from headrace.core.durations import spell
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.schedules.calendar import zone
 from headrace.schedules.coverage import Coverage, coverage
-from headrace.schedules.spec import ScheduleInfo, TickInfo
+from headrace.schedules.spec import ScheduleInfo, TickInfo, status
 from headrace.seam.instants import to_datetime
 from headrace.text import shown
-from headrace.web.dashboard.pages import Pages
+from headrace.web.dashboard.pages import Page, PageSet
 
 _PAGE = 25
 _LAST = 50
@@ -47,27 +46,22 @@ class Listed(Struct, frozen=True):
     """The last slot that did not fire."""
 
 
-class SchedulePages:
+class SchedulePages(PageSet):
     """The list, and one schedule."""
 
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-
-    def routes(self) -> list[Route]:
-        """Both."""
-        page = self._pages.page
-        return [Route("/schedules", page(self.schedules)), Route("/schedule", page(self.schedule))]
+    def paths(self) -> Mapping[str, Page]:
+        return {"/schedules": self.schedules, "/schedule": self.schedule}
 
     async def schedules(self, request: Request) -> Response:
         after, wrong, found = request.query_params.get("after") or None, "", []
-        schedules = self._pages.admin.upkeep.schedules
+        schedules = self._admin.upkeep.schedules
         try:
             found = [*await schedules.list(after=after, limit=_PAGE + 1)]
             rows = [row for one in found[:_PAGE] if (row := await self._listed(one)) is not None]
         except ConfigError as error:
             wrong, rows = str(error), []
         more = found[_PAGE - 1].name if len(found) > _PAGE else None
-        workers = (await self._pages.live.overview()).workers
+        workers = (await self._live.overview()).workers
         return await self._pages.show(
             request, "schedules.html", rows=rows, more=more, after=after, wrong=wrong, workers=workers
         )
@@ -76,7 +70,7 @@ class SchedulePages:
         name = request.query_params.get("name", "")
         if not name:
             raise ConfigError("expected the name of a schedule in the query")
-        schedules = self._pages.admin.upkeep.schedules
+        schedules = self._admin.upkeep.schedules
         schedule = await schedules.get(name)
         ticks = await schedules.history(name, _LAST)
         coming = in_zone(await schedules.next(name, _SHOWN), zone(schedule.tz or "UTC"))
@@ -86,27 +80,27 @@ class SchedulePages:
             request,
             "schedule.html",
             schedule=schedule,
-            status=_status(schedule),
+            status=status(schedule),
             coming=coming,
             ticks=ticks,
             coverage=listed.coverage,
-            args=redact(schedule.args, self._pages.admin.redaction),
+            args=redact(schedule.args, self._admin.redaction),
         )
 
     async def _listed(self, schedule: ScheduleInfo) -> Listed | None:
         """None if it was deleted meanwhile."""
         try:
-            ticks = await self._pages.admin.upkeep.schedules.history(schedule.name, _LAST)
+            ticks = await self._admin.upkeep.schedules.history(schedule.name, _LAST)
         except ScheduleNotFound:
             return None
-        now = to_datetime(await self._pages.admin.client.store_now())
+        now = to_datetime(await self._admin.client.store_now())
         past = [tick for tick in ticks if tick.slot <= now]
         ahead = [tick.run_at for tick in ticks if tick.slot > now and tick.state in ("available", "")]
         slot = min(ahead, default=schedule.next_slot if schedule.enabled else None)
         coming = in_zone([] if slot is None else [slot], zone(schedule.tz or "UTC"))
         return Listed(
             schedule,
-            _status(schedule),
+            status(schedule),
             coming[0] if coming else None,
             past[0] if past else None,
             coverage(past),
@@ -126,9 +120,3 @@ def in_zone(instants: Sequence[datetime], clocks: tzinfo) -> list[Coming]:
             note = f"clocks went {'forward' if now > then else 'back'} by {length}"
         found.append(Coming(at, local.strftime("%Y-%m-%d %H:%M:%S %Z"), note))
     return found
-
-
-def _status(schedule: ScheduleInfo) -> str:
-    if not schedule.enabled:
-        return "paused"
-    return "enabled" if schedule.next_slot is not None else "over"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.admin.redaction import redact
 from headrace.admin.views import JobPage, Overview
@@ -20,40 +20,34 @@ from headrace.text import shown
 from headrace.types import JobState
 from headrace.web.dashboard import charts
 from headrace.web.dashboard.jobs import PAGE
-from headrace.web.dashboard.pages import Pages
+from headrace.web.dashboard.pages import Page, PageSet
 from headrace.web.dashboard.queues import chosen_range
 
 _TENANTS = 200
 _RUNS = 25
 
 
-class UpkeepPages:
+class UpkeepPages(PageSet):
     """The pages."""
 
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-        self._admin = pages.admin
-
-    def routes(self) -> list[Route]:
-        """All of them."""
-        page = self._pages.page
-        return [
-            Route("/dead", page(self.dead)),
-            Route("/workers", page(self.workers)),
-            Route("/worker", page(self.worker)),
-            Route("/tenants", page(self.tenants)),
-            Route("/janitor", page(self.janitor)),
-            Route("/store", page(self.store)),
-        ]
+    def paths(self) -> Mapping[str, Page]:
+        return {
+            "/dead": self.dead,
+            "/workers": self.workers,
+            "/worker": self.worker,
+            "/tenants": self.tenants,
+            "/janitor": self.janitor,
+            "/store": self.store,
+        }
 
     async def workers(self, request: Request) -> Response:
-        seen, live = await self._pages.live.overview(), self._pages.live
+        seen, live = await self._live.overview(), self._live
         workers = sorted(seen.workers, key=lambda worker: (-worker.busy, worker.name))
         rows = [(worker, live.history.lag(worker.name, live.now())) for worker in workers]
         return await self._pages.show(request, "workers.html", rows=rows, **_slots(seen))
 
     async def worker(self, request: Request) -> Response:
-        name, live = request.query_params.get("name", ""), self._pages.live
+        name, live = request.query_params.get("name", ""), self._live
         seen = await live.overview()
         worker = next((one for one in seen.workers if one.name == name), None)
         if worker is None:
@@ -69,7 +63,7 @@ class UpkeepPages:
         )
 
     async def dead(self, request: Request) -> Response:
-        query, live = request.query_params, self._pages.live
+        query, live = request.query_params, self._live
         wanted, wrong, found = query.get("filter", "").strip(), "", JobPage([])
         try:
             found = await self._admin.jobs(f"state:dead {wanted}", query.get("after") or None, PAGE)
@@ -140,7 +134,7 @@ class UpkeepPages:
         return await self._pages.show(request, "janitor.html", wrong=wrong, **values)
 
     async def store(self, request: Request) -> Response:
-        seen = await self._pages.live.overview()
+        seen = await self._live.overview()
         try:
             usage = await self._admin.upkeep.janitor.usage()
         except ConfigError:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.util import find_spec
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.errors import ConfigError
 from headrace.keeping.archive_marks import ArchiveMarks
 from headrace.keeping.bounds import ENDED
 from headrace.seam.instants import datetime_or_none
 from headrace.vault.vault import VaultFile
-from headrace.web.dashboard.pages import Pages
+from headrace.web.dashboard.pages import Page, PageSet
 
 _DAYS = 60
 EXAMPLES = (
@@ -43,18 +42,14 @@ class Lag(Struct, frozen=True):
     """The end of the oldest job that is not archived; None: all are."""
 
 
-class VaultPage:
+class VaultPage(PageSet):
     """The page."""
 
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-
-    def routes(self) -> list[Route]:
-        """Of it."""
-        return [Route("/vault", self._pages.page(self.vault))]
+    def paths(self) -> Mapping[str, Page]:
+        return {"/vault": self.vault}
 
     async def vault(self, request: Request) -> Response:
-        admin = self._pages.admin
+        admin = self._admin
         url = admin.client.settings.vault.url
         missing = [name for name in ("duckdb", "obstore", "pyarrow") if find_spec(name) is None]
         files: Sequence[VaultFile] = []
@@ -73,7 +68,7 @@ class VaultPage:
         )
 
     async def _lags(self) -> list[Lag]:
-        client = self._pages.admin.client
+        client = self._admin.client
         backend = await client.backend()
         if backend.documents is None or backend.archive is None:
             raise ConfigError("this store has no vault")
