@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from msgspec import Struct
+from msgspec.structs import fields
 
 from headrace.types import JobState
 
@@ -43,6 +44,7 @@ class Carried(Struct, frozen=True, kw_only=True, gc=False):
 
 
 CARRIED = Carried.__struct_fields__
+CARRIED_TEXTS = frozenset(field.name for field in fields(Carried) if str in get_args(field.type))
 CarriedValues = tuple[int | None, int | None, int | None]
 carried: Callable[[Carried | Leased | Record], CarriedValues] = attrgetter(*CARRIED)
 

@@ -14,7 +14,7 @@ from struct import Struct, pack
 from typing import Any, NamedTuple
 
 from headrace.backends.states import CODES
-from headrace.seam.records import Row, Settlement
+from headrace.seam.records import CARRIED, CARRIED_TEXTS, Row, Settlement
 from headrace.seam.references import RESULT, Swap
 from headrace.seam.ticks import Schedule
 from headrace.seam.transfers import Parcel
@@ -176,6 +176,8 @@ def _whole(name: str, kind: Kind) -> Column:
     return Column(name, kind, f"job.{name}")
 
 
+_CARRIED = {name: TEXT if name in CARRIED_TEXTS else BIGINT for name in CARRIED} | {"max_attempts": INTEGER}
+"""The types of carried options."""
 JOB = (
     _same("id", UUID),
     _same("queue", SMALLINT),
@@ -186,9 +188,7 @@ JOB = (
     _same("delay", BIGINT),
     _same("run_at", BIGINT),
     _same("expires", BIGINT),
-    _same("max_attempts", INTEGER),
-    _same("timeout", BIGINT),
-    _same("result_ttl", BIGINT),
+    *[_same(name, kind) for name, kind in _CARRIED.items()],
     _same("headers", BYTEA),
     _same("reply_to", TEXT),
     _same("hold_failed", BOOLEAN),
@@ -256,9 +256,7 @@ PARCEL = (
     _whole("epoch", BIGINT),
     _whole("attempt", INTEGER),
     _whole("lost", INTEGER),
-    _whole("max_attempts", INTEGER),
-    _whole("timeout", BIGINT),
-    _whole("result_ttl", BIGINT),
+    *[_whole(name, kind) for name, kind in _CARRIED.items()],
     _whole("headers", BYTEA),
     _whole("reason", TEXT),
     *[column._replace(attribute="job.cells") for column in map(_cell, SECTIONS)],
@@ -308,8 +306,8 @@ _ALONE = _LENGTH(len(JOB)) + UUID.pack(b"")
 _FIRST = SMALLINT.pack(1)
 _BETWEEN = Struct("!IihIiq").pack
 """Priority and delay."""
-_SELDOM = attrgetter("run_at", "expires", "max_attempts", "timeout", "result_ttl", "headers", "reply_to")
-_SELDOM_PACKED = (BIGINT.pack, BIGINT.pack, INTEGER.pack, BIGINT.pack, BIGINT.pack, BYTEA.pack, TEXT.pack)
+_SELDOM = attrgetter("run_at", "expires", *CARRIED, "headers", "reply_to")
+_SELDOM_PACKED = (BIGINT.pack, BIGINT.pack, *[kind.pack for kind in _CARRIED.values()], BYTEA.pack, TEXT.pack)
 _USUAL = (None,) * len(_SELDOM_PACKED)
 _NO_CELL = BYTEA.pack(None)
 _NO_NAME = TEXT.pack(None)

@@ -21,7 +21,11 @@ _ROOM = Struct(">qq")
 _AT = Struct(">q").pack
 _MUCH = 1024 * 1024
 """Bytes from which a row is given more time on its way."""
-_PLACE = itemgetter(22)
+_END = 7 + Leased.__struct_fields__.index("left") - Leased.__struct_fields__.index("epoch")
+"""Where the columns of a leased job end in an answer: seven, with one for each cell, then its fields from the epoch on.
+Its place in the answer follows, then the notice, then the rest."""
+_PLACE = itemgetter(_END)
+_CELLS = Record.__struct_fields__.index("cells")
 _CLAIM_ORDER = itemgetter(10, 11, 0)
 
 
@@ -128,21 +132,21 @@ class Rest(NamedTuple):
 
 def notices(rows: Sequence[Sequence[Any]]) -> list[Notice]:
     """The notices of an answer."""
-    return [Notice(*read_row(NOTICE, row[23])) for row in rows if row[23] is not None]
+    return [Notice(*read_row(NOTICE, row[_END + 1])) for row in rows if row[_END + 1] is not None]
 
 
 def rest(rows: Sequence[Sequence[Any]]) -> Rest:
     """The rest of the answer to a claim."""
-    return Rest(*rows[-1][24:])
+    return Rest(*rows[-1][_END + 2 :])
 
 
 def leased(rows: Sequence[Sequence[Any]], want: frozenset[str] | None) -> list[Leased]:
     """The jobs of an answer, in order: by their places, or else by (priority, run_at, id)."""
     found = [row for row in rows if row[0] is not None]
     if found:
-        found.sort(key=_CLAIM_ORDER if found[0][22] is None else _PLACE)
+        found.sort(key=_CLAIM_ORDER if found[0][_END] is None else _PLACE)
     if want is None or want >= _SECTIONS:
-        return [Leased(row[0], row[1], row[2], cells(row[3:7]), *row[7:22]) for row in found]
+        return [Leased(row[0], row[1], row[2], cells(row[3:7]), *row[7:_END]) for row in found]
     return [_leased_in_part(row, want) for row in found]
 
 
@@ -150,7 +154,7 @@ def _leased_in_part(row: Sequence[Any], want: frozenset[str]) -> Leased:
     there = cells(row[3:7])
     brought = {name: cell for name, cell in there.items() if name in want}
     left = tuple([name for name in there if name not in want])
-    return Leased(row[0], row[1], row[2], brought, *[*row[7:22], left])
+    return Leased(row[0], row[1], row[2], brought, *[*row[7:_END], left])
 
 
 def reaped(notices: Sequence[Notice]) -> list[Reaped]:
@@ -182,7 +186,7 @@ def record(row: Sequence[Any]) -> Record:
     """A row of ``fetch``: a number, then the columns of a record, in order, with one column for each cell."""
     values = list(row[1:])
     values[3] = STATES[values[3]]
-    values[22:26] = [cells(values[22:26])]
+    values[_CELLS : _CELLS + 4] = [cells(values[_CELLS : _CELLS + 4])]
     return Record(*values)
 
 

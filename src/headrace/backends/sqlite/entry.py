@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import apsw
 
 from headrace.backends.sqlite.readable_text import readable
-from headrace.backends.sqlite.statements import CARRIED_TEXTS, load
+from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, PAUSED, STATES
 from headrace.backends.sqlite.transaction import Session, Stored
 from headrace.seam.records import (
     CARRIED,
+    CARRIED_TEXTS,
     CORRUPT,
     CarriedValues,
     Cells,

@@ -6,16 +6,12 @@ What several statements have in common is a part. Its name is in braces, and so 
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import get_args
-
-from msgspec.structs import fields
 
 from headrace.backends.statements import read
-from headrace.seam.records import CARRIED, Carried
+from headrace.seam.records import CARRIED, CARRIED_TEXTS
 
 DELAYED = -(2**40)
 """The lane of the delayed jobs of a lane is this minus the lane. Lines of groups are negative too, but above it."""
-CARRIED_TEXTS = frozenset(field.name for field in fields(Carried) if str in get_args(field.type))
 _PARTS = {
     "{delayed}": str(DELAYED),
     "{carried}": ", ".join(CARRIED),
