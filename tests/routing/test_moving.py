@@ -91,7 +91,7 @@ async def moving_halfway() -> tuple[Moving, MemoryBackend, MemoryBackend]:
     await Mover(store, seen=0).start()
     await store.insert([row(1, key="a", reply_to="in"), row(2, key="b")])
     await passage.write(old, lambda known: known and passage.Transfer(name="t", phase=Phase.READY, legs=0))
-    await Mover(store, seen=0)._turn(Phase.READY, Phase.FORWARD)
+    await Mover(store, seen=0)._turn_round(Phase.READY, Phase.FORWARD)
     return store, old, new
 
 

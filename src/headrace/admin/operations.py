@@ -36,7 +36,7 @@ TASK = "headrace.operation"
 PACE = 2_000
 """Jobs a second that an operation changes at most, so that it floods nobody."""
 _STEP = 200
-_TURN = 2.0
+_STRETCH = 2.0
 """Seconds after which an operation keeps its progress."""
 _KEPT = "7d"
 
@@ -172,14 +172,14 @@ class Operator:
             argument: str | None = None,
             pace: int = PACE,
         ) -> Outcome:
-            return await self._turn(job, Submitted(filter, action, actor, expected, argument, pace))
+            return await self._go_on(job, Submitted(filter, action, actor, expected, argument, pace))
 
         return app
 
-    async def _turn(self, job: Job[Any], given: Submitted) -> Outcome:
+    async def _go_on(self, job: Job[Any], given: Submitted) -> Outcome:
         """Go on for a while, then keep the progress."""
         loop = asyncio.get_running_loop()
-        ends, progress = loop.time() + _TURN, _progress(await job.load("vm_state"))
+        ends, progress = loop.time() + _STRETCH, _progress(await job.load("vm_state"))
         while True:
             began = loop.time()
             progress, more = await self._step(given, progress)

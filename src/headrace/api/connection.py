@@ -107,13 +107,13 @@ def _router(url: str) -> Backend:
     *named, routes = (part.strip() for part in url.split(BAR))
     shards: dict[str, Backend] = {}
     for part in named:
-        name, equals, place = (piece.strip() for piece in part.partition("="))
+        name, equals, address = (piece.strip() for piece in part.partition("="))
         if not equals or not name or name in shards or "://" in name:
             raise ConfigError(
                 "store URL: expected NAME = URL | NAME = URL | ROUTES, each name once, "
                 f"got {shown(without_secrets(part))}"
             )
-        shards[name] = open_backend(place)
+        shards[name] = open_backend(address)
     return Router(shards, routes)
 
 
@@ -222,14 +222,14 @@ def _redis(options: dict[str, str], url: str) -> Backend:
     if not prefix or any(c in _SPECIAL or not c.isprintable() for c in prefix):
         raise ConfigError(f"prefix: expected printable text without braces and without *?[]^\\, got {shown(prefix)}")
     listen = _switch(options, "listen", True)
-    place = parse(base, options, without_secrets(base))
-    shards = options.pop("shards", None) if place.mode is Mode.CLUSTER else None
+    endpoint = parse(base, options, without_secrets(base))
+    shards = options.pop("shards", None) if endpoint.mode is Mode.CLUSTER else None
     _no_more(options, url, partial(unknown, base.partition("://")[0]))
-    if place.mode is not Mode.CLUSTER:
-        return RedisBackend(place, prefix=prefix, listen=listen)
+    if endpoint.mode is not Mode.CLUSTER:
+        return RedisBackend(endpoint, prefix=prefix, listen=listen)
     if shards is not None and not (shards.isascii() and shards.isdigit() and 1 <= int(shards) <= 1_024):
         raise ConfigError(f"shards: expected a number from 1 to 1024, got {shown(shards)}")
-    return ClusterBackend(place, prefix=prefix, listen=listen, shards=None if shards is None else int(shards))
+    return ClusterBackend(endpoint, prefix=prefix, listen=listen, shards=None if shards is None else int(shards))
 
 
 def _streams(options: dict[str, str], url: str) -> Backend:
@@ -250,16 +250,16 @@ def _streams(options: dict[str, str], url: str) -> Backend:
     at_valkey = _options_of(valkey)
     prefix = at_valkey.pop("prefix", "headrace")
     base = valkey.partition("?")[0]
-    place = parse(base, at_valkey, without_secrets(base))
+    endpoint = parse(base, at_valkey, without_secrets(base))
     _no_more(at_valkey, valkey, partial(unknown, base.partition("://")[0]))
-    if place.mode is Mode.CLUSTER:
+    if endpoint.mode is Mode.CLUSTER:
         raise ConfigError("valkey: expected one server, or sentinels, got a cluster: windows lie on one server")
     numbers = {name: _number(options.pop(name), name) for name in ("window", "count", "entry_bytes") if name in options}
     horizon = {"horizon": _number(options.pop("horizon"), "horizon") * 1_000_000} if "horizon" in options else {}
     chosen = StreamsOptions(**numbers, **horizon, consumer=options.pop("consumer", ""))
     _no_more(options, url, _among(["pg", "valkey", "window", "count", "entry_bytes", "horizon", "consumer"]))
     assert isinstance(truth, Truth)
-    return StreamsBackend(truth, place, prefix=prefix, options=chosen)
+    return StreamsBackend(truth, endpoint, prefix=prefix, options=chosen)
 
 
 def _inner(options: dict[str, str], name: str) -> str:

@@ -59,7 +59,7 @@ def share_out(taken: Taken, parts: Sequence[Part], take: Callable[[Part, int], N
             take(part, taken.left)
 
 
-class Windows:
+class ClaimParts:
     """Cuts claims that name more queues than one step looks at. Each time another part comes first."""
 
     def __init__(self, most: int) -> None:

@@ -149,14 +149,14 @@ class Manager:
 
         async with asyncio.TaskGroup() as group:
             for chunk in chunks:
-                group.create_task(store(chunk, self._turn(up)), name="headrace-chunk")
+                group.create_task(store(chunk, self._rotated(up)), name="headrace-chunk")
         if failed:
             raise failed[0]
         if refused:
             raise _full(refused, [job for chunk in chunks for job in chunk])
 
-    def _turn(self, up: list[Shard]) -> list[Shard]:
-        """The shards, beginning with the one whose turn it is."""
+    def _rotated(self, up: list[Shard]) -> list[Shard]:
+        """The shards, each time beginning with another one."""
         self._next += 1
         first = self._next % len(up)
         return up[first:] + up[:first]

@@ -67,7 +67,7 @@ class Mover:
         self._seen = SEEN if seen is None else seen
         self._patience = patience
         self._began = time.monotonic()
-        self._turned = False
+        self._rolled_back = False
         """Whether all is back, and only the note of it is left to be removed."""
 
     # -- from phase to phase
@@ -134,23 +134,23 @@ class Mover:
         if transfer.phase in (*passage.SHADOWED, Phase.READY):
             await asyncio.sleep(self._seen)
             await self._remove_copies()
-            await self._turn(Phase.READY, Phase.FORWARD)
+            await self._turn_round(Phase.READY, Phase.FORWARD)
         await self.drain()
         return await self._phase((Phase.FORWARD, Phase.MOVED), Phase.MOVED)
 
     async def _rollback(self) -> None:
-        if await passage.read(self.store.old) is None and self._turned:
+        if await passage.read(self.store.old) is None and self._rolled_back:
             return
         transfer = await self._phase(tuple(phase for phase in Phase if phase is not Phase.DONE), None)
         if transfer.phase in (Phase.FORWARD, Phase.MOVED):
-            await self._turn(transfer.phase, Phase.BACK)
+            await self._turn_round(transfer.phase, Phase.BACK)
         if transfer.phase in passage.MOVING:
             await self.drain()
             await asyncio.sleep(self._seen)
             await self._close_legs(transfer)
         else:
             await open_to_new_jobs(self.store.old, transfer.depths[0])
-        self._turned = True
+        self._rolled_back = True
         await passage.write(self.store.old, lambda _: None)
         await self.store.look()
         if transfer.phase in passage.SHADOWED:
@@ -189,7 +189,7 @@ class Mover:
         await self.store.look()
         return transfer
 
-    async def _turn(self, phase: Phase, wanted: Phase) -> None:
+    async def _turn_round(self, phase: Phase, wanted: Phase) -> None:
         """Change the direction in which jobs move. New jobs are refused by the store that is left before they are taken
         by the other, so that no key is taken in both."""
         transfer = await self._phase((phase, wanted), None)

@@ -45,7 +45,7 @@ class Router(Composite):
         home = self.shards[self.routes.home]
         super().__init__([home, *(store for store in self.shards.values() if store is not home)])
         self._view = View(self.all, home)
-        self._turn = 0
+        self._rotation = 0
         self._shadows = [(rule, Shadow(self.shards[rule.shard], time.monotonic)) for rule in self.routes.copies]
 
     @property
@@ -132,8 +132,8 @@ class Router(Composite):
 
     async def _claim(self, view: View, req: r.Claim, at: r.Stamp) -> r.Claimed:
         """Each time another shard comes first, so that none starves."""
-        self._turn += 1
-        first = self._turn % len(self.all)
+        self._rotation += 1
+        first = self._rotation % len(self.all)
         found, away = r.Claimed([]), False
         for store in (*self.all[first:], *self.all[:first]):
             room = req.limit - len(found.jobs)

@@ -143,13 +143,13 @@ class _Clocks:
         first, second = (from_datetime(time.replace(tzinfo=self._zone, fold=fold)) for fold in (0, 1))
         if first <= second:
             return [first, second] if starred and first < second else [first]
-        return [] if starred else [self._turn(second, first)]
+        return [] if starred else [self._change(second, first)]
 
     def put_back(self, since: int, until: int) -> int | None:
         """When the clocks go back between two instants at most a day apart; None: they do not."""
-        return self._turn(since, until) if self._offset(since) > self._offset(until) else None
+        return self._change(since, until) if self._offset(since) > self._offset(until) else None
 
-    def _turn(self, since: int, until: int) -> int:
+    def _change(self, since: int, until: int) -> int:
         """When the clocks change: after ``since``, at ``until`` at the latest."""
         before = self._offset(since)
         while until - since > 1:

@@ -18,7 +18,7 @@ from psycopg.errors import DatatypeMismatch, UniqueViolation
 
 from headrace.backends.archive import Archive
 from headrace.backends.changes import arguments
-from headrace.backends.claims import Windows
+from headrace.backends.claims import ClaimParts
 from headrace.backends.listed_workers import claiming_from
 from headrace.backends.portions import Costs, Portions, of_selection
 from headrace.backends.postgres import rows as shapes
@@ -134,7 +134,7 @@ class PostgresBackend:
         self._one = {"insert_one": self._sql["insert_one"].replace("%%", "%").encode()}
         self._bulk = Bulk(self._connections, self._sql, allowed=copy)
         self._portions = Portions(_COSTS)
-        self._windows = Windows(_NAMED)
+        self._claim_parts = ClaimParts(_NAMED)
         self._seals = _seals(self._sql["seal"].encode())
         self.limits = r.Limits(
             max_batch=1_000,
@@ -319,7 +319,7 @@ class PostgresBackend:
         return await self._call("insert", at, *params)
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
-        return await self._windows.claim(req, lambda some: self._claim(some, at))
+        return await self._claim_parts.claim(req, lambda some: self._claim(some, at))
 
     async def _claim(self, req: r.Claim, at: r.Stamp) -> r.Claimed:
         began, marks = self._set_out()
@@ -339,7 +339,7 @@ class PostgresBackend:
             first = [state for some in portions[:-1] for state in await self.finish(some, at)]
             last, claimed = await self.finish_and_claim(portions[-1], req, at)
             return first + last, claimed
-        req, *others = self._windows.of(req)
+        req, *others = self._claim_parts.of(req)
         began, marks = self._set_out()
         claim = (*self._claim_params(req), *marks)
         notes = self._crowd.looks(req.queues)
@@ -359,7 +359,7 @@ class PostgresBackend:
         self._tell(notices, batch)
         states = _completed(batch, ordered, notices) if ordered else _settled(batch, notices)
         claimed = self._hushed(req, notes, self._claimed(req, rows, notices, marks, began))
-        return states, await self._windows.go_on(claimed, others, lambda some: self._claim(some, at))
+        return states, await self._claim_parts.go_on(claimed, others, lambda some: self._claim(some, at))
 
     async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         if not batch:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.backends.archive import MARGIN, Archive, End
 from headrace.backends.changes import arguments
-from headrace.backends.claims import Windows, both
+from headrace.backends.claims import ClaimParts, both
 from headrace.backends.listed_workers import claiming_from
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
@@ -73,7 +73,7 @@ class Shard:
         self._base = base
         self._where = where
         self._away = away
-        self._windows = Windows(_NAMED)
+        self._claim_parts = ClaimParts(_NAMED)
         self.ticks = ShardTicks(self._run, away)
         self.policies = ShardPolicies(self._run, self.limits.count_cap)
         self.references = RedisReferences(self._run)
@@ -121,7 +121,7 @@ class Shard:
         return answers
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
-        first, *others = self._windows.of(req)
+        first, *others = self._claim_parts.of(req)
         answer = await self._run("claim", at_arg(at), *claim_args(first))
         return await self._claim_others(await self._claimed(answer, first, at), int(answer[-1]), req, others, at)
 
@@ -158,7 +158,7 @@ class Shard:
     ) -> tuple[list[JobState | None], r.Claimed]:
         if not batch:
             return [], await self.claim(req, at)
-        first, *others = self._windows.of(req)
+        first, *others = self._claim_parts.of(req)
         settled: list[JobState | None] = []
         answer: list[Any] = []
         while not answer:

@@ -12,7 +12,7 @@ import apsw
 import msgspec
 
 from headrace.backends.archive import Archive
-from headrace.backends.claims import Windows
+from headrace.backends.claims import ClaimParts
 from headrace.backends.portions import Costs, Portions, of_selection
 from headrace.backends.settlement_checks import check_settled
 from headrace.backends.sqlite import (
@@ -114,7 +114,7 @@ class SqliteBackend(lock_guard.Watched):
         self.journal = SqliteJournal(self._read, self._write)
         self.parts = SqliteParts(self._read, self._write)
         self._portions = Portions(_COSTS)
-        self._windows = Windows(_NAMED)
+        self._claim_parts = ClaimParts(_NAMED)
         self._forked = False
 
     @property
@@ -218,7 +218,7 @@ class SqliteBackend(lock_guard.Watched):
         )  # fmt: skip
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
-        return await self._windows.claim(req, lambda some: self._claim(some, at))
+        return await self._claim_parts.claim(req, lambda some: self._claim(some, at))
 
     async def _claim(self, req: r.Claim, at: r.Stamp) -> r.Claimed:
         return await self._write(
@@ -247,13 +247,13 @@ class SqliteBackend(lock_guard.Watched):
             rest, claimed = await self.finish_and_claim(last, req, at)
             return states + rest, claimed
         check_settled(batch)
-        window, *others = self._windows.of(req)
+        part, *others = self._claim_parts.of(req)
         states, claimed = await self._write(
-            lambda tx, now: (finish(tx, batch, now), claiming.claim(tx, window, now)),
+            lambda tx, now: (finish(tx, batch, now), claiming.claim(tx, part, now)),
             at,
             weight=len(batch) + req.limit,
         )
-        return states, await self._windows.go_on(claimed, others, lambda some: self._claim(some, at))
+        return states, await self._claim_parts.go_on(claimed, others, lambda some: self._claim(some, at))
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         return await self._write(lambda tx, now: leases.renew(tx, beat, now), at, weight=1 + len(beat.leases))

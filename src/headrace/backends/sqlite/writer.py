@@ -52,7 +52,7 @@ class Writer(ConnectionThread[Transaction]):
         self._disk = DiskSpace(os.path.dirname(path))
         self._log_pages = 0
         self._checkpoint_at = CHECKPOINT_PAGES
-        self._turn = threading.Lock()
+        self._in_use = threading.Lock()
         """Held by the thread that uses the connection."""
         self._pace = math.inf
         """How long a transaction took lately, in seconds."""
@@ -81,7 +81,7 @@ class Writer(ConnectionThread[Transaction]):
         self._connection.set_wal_hook(self._logged)
 
     def _shut(self) -> None:
-        with self._turn:
+        with self._in_use:
             self._connection.close(True)
             self._latch.close()
             lock_guard.leave(self._file)
@@ -99,14 +99,14 @@ class Writer(ConnectionThread[Transaction]):
     def serve_here(self, command: Command[Transaction]) -> bool:
         """Serve one command on the caller's thread, which saves two changes of threads. False: it is to be submitted,
         as commits take long, somebody else writes or waits to, or there is more to do than to write."""
-        if self._pace > _PROMPT or not self._wal or self._queue.qsize() or not self._turn.acquire(blocking=False):
+        if self._pace > _PROMPT or not self._wal or self._queue.qsize() or not self._in_use.acquire(blocking=False):
             return False
         try:
             if self._log_pages >= self._checkpoint_at or self._disk.refusal(self._spare) is not None:
                 return False
             return self._latch.acquire(wait=False) and self._serve_at_once(command)
         finally:
-            self._turn.release()
+            self._in_use.release()
 
     def _serve_at_once(self, command: Command[Transaction]) -> bool:
         began = perf_counter()
@@ -126,7 +126,7 @@ class Writer(ConnectionThread[Transaction]):
 
     def serve_blocking(self, command: Command[Transaction], deadline: float) -> None:
         """Serve one command on the caller's thread, however long that takes, but begin before the deadline."""
-        with self._turn:
+        with self._in_use:
             if command.grows and (refusal := self._disk.refusal(self._spare)) is not None:
                 raise refusal
             while not self._latch.acquire(wait=False):
@@ -145,7 +145,7 @@ class Writer(ConnectionThread[Transaction]):
 
     def look(self, work: Callable[[Session, int], T], at: int | None) -> T:
         """Read on the caller's thread, from one snapshot of the store."""
-        with self._turn:
+        with self._in_use:
             try:
                 self._connection.execute("BEGIN")
                 return work(self._session, self._now() if at is None else at)
@@ -162,10 +162,10 @@ class Writer(ConnectionThread[Transaction]):
     # -- one transaction
 
     def _serve(self, commands: Commands) -> None:
-        with self._turn:
-            self._serve_in_turn(commands)
+        with self._in_use:
+            self._serve_alone(commands)
 
-    def _serve_in_turn(self, commands: Commands) -> None:
+    def _serve_alone(self, commands: Commands) -> None:
         commands = self._without_room(commands)
         if all(command.peek is not None for command in commands):
             commands = self._to_write(commands)
