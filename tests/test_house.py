@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -54,6 +55,29 @@ def test_every_room_has_few_layers_that_name_all_of_it() -> None:
 def test_every_package_says_what_lives_there() -> None:
     silent = [path for path in HOME.rglob("__init__.py") if not ast.get_docstring(ast.parse(path.read_text("utf-8")))]
     assert not silent
+
+
+def test_the_tour_names_what_is_there() -> None:
+    """Files are named from the package on, or from a folder that is named before."""
+    tour = (HOME.parents[1] / "docs" / "explain" / "design.md").read_text("utf-8")
+    homes = [
+        "",
+        *(f"backends/{name}" for name in ("", "sqlite", "postgres", "postgres/migrations", "redis", "streams")),
+    ]
+    gone = []
+    for name, functions in re.findall(r"`([\w/]+\.(?:py|sql|lua))`((?:,? `\w[\w.]*\w`)*)", tour):
+        found = [path for home in homes if (path := HOME / home / name).is_file()]
+        told = "".join(path.read_text("utf-8") for path in found)
+        gone += [] if found else [name]
+        words = [word for word in re.findall(r"`([\w.]+)`", functions) if not word.endswith(".py")]
+        gone += [f"{name} {word}" for word in words if not re.search(rf"\b{word.split('.')[-1]}\b", told)]
+    assert not gone, "docs/explain/design.md names what is not there (any more)"
+
+
+def test_words_are_few_and_told_once() -> None:
+    page = (HOME.parents[1] / "docs" / "explain" / "words.md").read_text("utf-8")
+    words = re.findall(r"^\| \*\*(.+?)\*\*", page, re.MULTILINE)
+    assert 40 < len(words) == len(set(words)) <= 60
 
 
 def test_what_stores_carry_is_alike_in_all_records() -> None:
