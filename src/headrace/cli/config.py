@@ -11,7 +11,7 @@ from headrace import Settings
 from headrace.cli.commands import Group
 from headrace.cli.doctor_checks import effective
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options
 from headrace.cli.output import print_json, print_table
 from headrace.cli.setting_source import settings_file
 from headrace.core.environment import PREFIX
@@ -26,8 +26,7 @@ def config_command() -> None:
 
 @config_command.command("show")
 @click.option("--origins", is_flag=True, help="Also show where each setting comes from.")
-@json_option
-@store_options
+@answer_options
 def show_command(store: Store, origins: bool, as_json: bool) -> None:
     """Show all settings, without secrets.
 

@@ -17,7 +17,7 @@ from headrace.cli.commands import Group
 from headrace.cli.dead_export import classes, dead_letters, line
 from headrace.cli.job import id_argument, list_jobs, not_found, show_job
 from headrace.cli.loading import Store
-from headrace.cli.options import filter_options, json_option, limit_option, store_options, yes_option
+from headrace.cli.options import answer_options, filter_options, limit_option, store_options, yes_option
 from headrace.cli.output import confirm, counted, note, print_answer, print_json, print_table, progress
 from headrace.cli.problems import CONFLICT, Problem
 from headrace.seam.records import Delete, JobId, Requeue, Selector
@@ -43,8 +43,7 @@ def dead_command() -> None:
 @dead_command.command("list")
 @filter_options()
 @limit_option(50, "Show at most N, newest first.")
-@json_option
-@store_options
+@answer_options
 async def list_command(store: Store, filters: Selector, limit: int, as_json: bool) -> None:
     """List dead letters, newest first."""
     dead = replace(filters, states=_DEAD)
@@ -53,8 +52,7 @@ async def list_command(store: Store, filters: Selector, limit: int, as_json: boo
 
 @dead_command.command("show")
 @id_argument
-@json_option
-@store_options
+@answer_options
 async def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
     """Show a dead letter and its errors."""
     await show_job(store, job_id, as_json=as_json, state=JobState.FAILED)
@@ -79,8 +77,7 @@ async def export_command(store: Store, file: IO[str], filters: Selector) -> None
 
 @dead_command.command("reasons")
 @filter_options()
-@json_option
-@store_options
+@answer_options
 async def reasons_command(store: Store, filters: Selector, as_json: bool) -> None:
     """Count dead letters by what went wrong: queue, task, reason and type of error, most frequent first."""
     async with store.opened() as client:
@@ -98,8 +95,7 @@ async def reasons_command(store: Store, filters: Selector, as_json: bool) -> Non
 @limit_option(1_000, "At most N, oldest first.", most=_MOST)
 @click.option("--rate", type=click.FloatRange(0.1, 10_000), metavar="N", default=100.0, help="Jobs per second.")
 @yes_option
-@json_option
-@store_options
+@answer_options
 async def requeue_command(
     store: Store,
     job_ids: tuple[JobId, ...],
@@ -218,8 +214,7 @@ class _Pace:
 @filter_options()
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N, oldest first.")
 @yes_option
-@json_option
-@store_options
+@answer_options
 async def purge_command(
     store: Store, job_ids: tuple[JobId, ...], filters: Selector, limit: int | None, yes: bool, as_json: bool
 ) -> None:

@@ -13,7 +13,7 @@ from headrace.cli import disk_checks, doctor_checks
 from headrace.cli.commands import Command
 from headrace.cli.doctor_checks import Finding
 from headrace.cli.loading import Store, load_target, shown_url, store_file
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options
 from headrace.cli.output import print_json, print_level
 from headrace.cli.problems import FAILED, OK, Problem, explain
 from headrace.cli.setting_source import origin
@@ -25,8 +25,7 @@ _SELF = re.compile("^headrace doctor(; then |, or )?")
 
 
 @click.command("doctor", cls=Command)
-@json_option
-@store_options
+@answer_options
 @click.pass_context
 async def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
     """Check versions, settings, store, disk, queues and workers, and say what to fix.

@@ -13,7 +13,7 @@ from headrace.cli import options
 from headrace.cli.commands import Command
 from headrace.cli.job_output import as_json_text
 from headrace.cli.loading import Store, load_target
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options
 from headrace.cli.output import clean, note, print_answer
 from headrace.cli.problems import NOT_FOUND, Problem
 from headrace.payloads.codec import JsonSerde
@@ -66,8 +66,7 @@ def _decoded(text: str, what: str, hint: str) -> Any:
 @click.option("--group", type=options.name, help="The group: its jobs run one after the other.")
 @click.option("--wait", is_flag=True, help="Wait for the result and print it.")
 @click.option("--timeout", type=options.duration, default="30s", help="How long to wait.")
-@json_option
-@store_options
+@answer_options
 async def enqueue_command(
     store: Store,
     task: str,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from headrace.cli import options
 from headrace.cli.commands import Command
 from headrace.cli.loading import Store, shown_url
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options
 from headrace.cli.output import counted, print_json, print_level
 from headrace.cli.problems import FAILED, OK, UNAVAILABLE, USAGE, Problem, explain
 from headrace.cli.queue_data import listening, queue_data
@@ -68,8 +68,7 @@ class Report(Struct, frozen=True):
 @click.option("--workers", type=click.IntRange(0), metavar="N", default=1, help="At least N workers must be alive.")
 @click.option("--max-silence", type=options.duration, help="How long a live worker may be silent. Default: one lease.")
 @click.option("--max-age", type=options.duration, help="How long a due job may wait, such as 10m.")
-@json_option
-@store_options
+@answer_options
 @click.pass_context
 async def health_command(
     ctx: click.Context,

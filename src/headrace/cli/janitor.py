@@ -13,7 +13,7 @@ from headrace.api.signals import Stopper
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store, load_target
-from headrace.cli.options import json_option, limit_option, store_options
+from headrace.cli.options import answer_options, limit_option, store_options
 from headrace.cli.output import counted, note, print_fields, print_json, print_table
 from headrace.cli.problems import CONFLICT, USAGE, Problem
 from headrace.core.durations import micros
@@ -38,8 +38,7 @@ def janitor_command() -> None:
 
 
 @janitor_command.command("rules")
-@json_option
-@store_options
+@answer_options
 async def rules_command(store: Store, as_json: bool) -> None:
     """Show how long ended jobs are kept."""
     async with store.opened() as client:
@@ -92,8 +91,7 @@ async def forget_command(store: Store, states: tuple[str, ...], queue: str | Non
 
 
 @janitor_command.command("preview")
-@json_option
-@store_options
+@answer_options
 async def preview_command(store: Store, as_json: bool) -> None:
     """Show what a run would delete now. Nothing changes."""
     async with store.opened() as client:
@@ -104,8 +102,7 @@ async def preview_command(store: Store, as_json: bool) -> None:
 @janitor_command.command("run")
 @click.option("--force", is_flag=True, help="Delete it all the same.")
 @click.option("--every", metavar="DURATION", help="Go on, with a run this often, until it is stopped.")
-@json_option
-@store_options
+@answer_options
 async def run_command(store: Store, force: bool, every: str | None, as_json: bool) -> None:
     """Delete what is over its bounds, and note it in the log.
 
@@ -147,8 +144,7 @@ async def _go_on(client: Client, every: float) -> None:
 @click.option("--off", is_flag=True, help="The store may take up any number of bytes.")
 @click.option("--queue", metavar="NAME", help="The budget of this queue, with --bytes or --off.")
 @click.option("--reserve", type=click.IntRange(0), metavar="N", help="PostgreSQL keeps N bytes aside for a full disk.")
-@json_option
-@store_options
+@answer_options
 async def budget_command(
     store: Store, size: int | None, capacity: bool, off: bool, queue: str | None, reserve: int | None, as_json: bool
 ) -> None:
@@ -182,8 +178,7 @@ async def budget_command(
 
 
 @janitor_command.command("shrink")
-@json_option
-@store_options
+@answer_options
 async def shrink_command(store: Store, as_json: bool) -> None:
     """Give back to the volume what the file of a SQLite store does not use.
 
@@ -204,8 +199,7 @@ async def shrink_command(store: Store, as_json: bool) -> None:
 
 @janitor_command.command("log")
 @limit_option(20, "Show at most N runs, latest first.")
-@json_option
-@store_options
+@answer_options
 async def log_command(store: Store, limit: int, as_json: bool) -> None:
     """Show what was deleted, when, and by which rule.
 

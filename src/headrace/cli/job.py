@@ -15,7 +15,7 @@ from headrace.cli.audited import note_jobs
 from headrace.cli.commands import Group
 from headrace.cli.job_output import in_full, print_job, print_jobs, remedy, summary
 from headrace.cli.loading import Store
-from headrace.cli.options import filter_options, json_option, limit_option, store_options
+from headrace.cli.options import answer_options, filter_options, limit_option, store_options
 from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
 from headrace.seam.records import Altered, Cancel, Change, JobId, JobKey, Pause, Requeue, Reschedule, Resume, Selector
@@ -48,8 +48,7 @@ def ids_argument(command: F) -> F:
 @click.argument("filter", metavar="[FILTER]...", nargs=-1)
 @filter_options(states=True)
 @limit_option(50, "Show at most N, newest first.")
-@json_option
-@store_options
+@answer_options
 async def list_command(store: Store, filter: tuple[str, ...], filters: Selector, limit: int, as_json: bool) -> None:
     """List jobs, newest first.
 
@@ -117,8 +116,7 @@ async def _without_reason(client: Client, filters: Selector) -> str:
 @click.argument("job_id", metavar="[ID]", type=options.job_id, required=False)
 @click.option("--key", help="The job that last took this key, instead of an id; needs --queue.")
 @click.option("--queue", type=options.name, help="The queue of the key.")
-@json_option
-@store_options
+@answer_options
 async def show_command(store: Store, job_id: JobId | None, key: str | None, queue: str | None, as_json: bool) -> None:
     """Show everything about a job.
 
@@ -157,8 +155,7 @@ def _note_remedy(store: Store, job: JobInfo, why: Why) -> None:
 
 @job_command.command("why")
 @id_argument
-@json_option
-@store_options
+@answer_options
 async def why_command(store: Store, job_id: JobId, as_json: bool) -> None:
     """Say in one sentence why a job is not running.
 

@@ -12,7 +12,7 @@ from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store, shown_url
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options, store_options
 from headrace.cli.output import clean, note, print_fields, print_json, print_table
 from headrace.cli.problems import FAILED, OK, USAGE, Problem
 from headrace.cli.times import exact, now
@@ -33,8 +33,7 @@ def migrate_command() -> None:
 
 
 @migrate_command.command("status")
-@json_option
-@store_options
+@answer_options
 @click.pass_context
 async def status_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
     """Show which steps are applied and which are pending.
@@ -74,8 +73,7 @@ def _status_data(url: str, found: Migrator | None, have: Found | None) -> dict[s
 
 
 @migrate_command.command("plan")
-@json_option
-@store_options
+@answer_options
 async def plan_command(store: Store, as_json: bool) -> None:
     """Show what 'up' would do and which tables it would lock.
 

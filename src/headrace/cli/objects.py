@@ -13,7 +13,7 @@ from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options, store_options
 from headrace.cli.output import counted, note, print_json
 from headrace.cli.problems import FAILED, USAGE, Problem
 from headrace.keeping.delayed_loader import DelayedLoader
@@ -73,8 +73,7 @@ async def apply_command(store: Store, days: int, cooler_after: int | None) -> No
 
 @objects_command.command("check")
 @days_option
-@json_option
-@store_options
+@answer_options
 async def check_command(store: Store, days: int, as_json: bool) -> None:
     """Check the lifecycle rules of an S3 bucket; fails if objects might end too early, or never."""
     location = _location(store)
@@ -89,8 +88,7 @@ async def check_command(store: Store, days: int, as_json: bool) -> None:
 
 @objects_command.command("sweep")
 @click.option("--dry-run", is_flag=True, help="Delete nothing, and print what would go.")
-@json_option
-@store_options
+@answer_options
 async def sweep_command(store: Store, dry_run: bool, as_json: bool) -> None:
     """Delete objects that no job refers to.
 

@@ -12,7 +12,7 @@ from headrace.admin.audit import AuditEntry
 from headrace.admin.operations import PACE, QUEUE, Operator, operator_client
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options, yes_option
+from headrace.cli.options import answer_options, store_options, yes_option
 from headrace.cli.output import confirm, counted, note, print_answer, print_fields, print_json, print_list, progress
 from headrace.cli.problems import FAILED, Problem
 from headrace.cli.times import exact, now, relative
@@ -33,8 +33,7 @@ def op_command() -> None:
 @click.option("--pace", type=click.IntRange(1), default=PACE, metavar="N", help="Change at most N jobs per second.")
 @click.option("--detach", is_flag=True, help="Leave it to a server with http.writes, or to 'headrace op run'.")
 @yes_option
-@json_option
-@store_options
+@answer_options
 async def submit_command(
     store: Store, filter: str, action: str, argument: str | None, pace: int, detach: bool, yes: bool, as_json: bool
 ) -> None:
@@ -76,8 +75,7 @@ async def _follow(admin: Admin, operation: Operation) -> Operation:
 
 
 @op_command.command("list")
-@json_option
-@store_options
+@answer_options
 async def list_command(store: Store, as_json: bool) -> None:
     """List bulk operations, newest first."""
     async with store.opened() as client:
@@ -93,8 +91,7 @@ async def list_command(store: Store, as_json: bool) -> None:
 
 @op_command.command("show")
 @click.argument("op_id", metavar="ID")
-@json_option
-@store_options
+@answer_options
 async def show_command(store: Store, op_id: str, as_json: bool) -> None:
     """Show a bulk operation."""
     async with store.opened() as client:
@@ -103,8 +100,7 @@ async def show_command(store: Store, op_id: str, as_json: bool) -> None:
 
 @op_command.command("cancel")
 @click.argument("op_id", metavar="ID")
-@json_option
-@store_options
+@answer_options
 async def cancel_command(store: Store, op_id: str, as_json: bool) -> None:
     """Stop a bulk operation. What it has changed stays changed."""
     async with store.opened() as client:
@@ -123,8 +119,7 @@ async def run_command(store: Store) -> None:
 
 @op_command.command("log")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, metavar="N", help="At most N, newest first.")
-@json_option
-@store_options
+@answer_options
 async def log_command(store: Store, limit: int, as_json: bool) -> None:
     """Show who did what: the audit log."""
     async with store.opened() as client:

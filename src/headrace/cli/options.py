@@ -163,6 +163,11 @@ def json_option(command: F) -> F:
     return click.option("--json", is_flag=True, help="Print one JSON document.")(collected)  # type: ignore[return-value]
 
 
+def answer_options(command: F) -> F:
+    """The options of a command that asks a store and answers people or programs: ``--json``, ``--url``, ``--app``."""
+    return json_option(store_options(command))
+
+
 def yes_option(command: F) -> F:
     """``--yes``."""
     return click.option("--yes", is_flag=True, help="Do not ask.")(command)

@@ -11,7 +11,7 @@ from headrace.cli.audited import note_change
 from headrace.cli.bulk import purge
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options, yes_option
+from headrace.cli.options import answer_options, store_options, yes_option
 from headrace.cli.output import clean, counted, note, print_answer, print_json, print_table
 from headrace.cli.policy_output import paused, policies_of
 from headrace.cli.queue_data import listening, queue_data
@@ -37,8 +37,7 @@ queue_command.add_command(windows_command)
 
 @queue_command.command("list")
 @click.argument("names", type=options.name, nargs=-1)
-@json_option
-@store_options
+@answer_options
 async def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> None:
     """List queues with their counts: all, or the named ones."""
     async with store.opened() as client:
@@ -118,8 +117,7 @@ async def resume_command(store: Store, name: str, task: str | None) -> None:
 @click.option("--tenant", type=options.name, help="Only jobs of this tenant.")
 @click.option("--older-than", type=options.duration, help="Only jobs enqueued at least this long ago, such as 2h.")
 @yes_option
-@json_option
-@store_options
+@answer_options
 async def purge_command(
     store: Store, name: str, task: str | None, tenant: str | None, older_than: int | None, yes: bool, as_json: bool
 ) -> None:

@@ -11,7 +11,7 @@ from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.commands import ENV_PREFIX, Command
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, rule, rule_option, store_options
+from headrace.cli.options import answer_options, rule, rule_option
 from headrace.cli.output import note, print_json
 from headrace.cli.policy_output import Load, policies_of, policy_data, print_policy, print_store, task_rates
 from headrace.cli.times import now
@@ -51,8 +51,7 @@ def task_rate(text: str) -> tuple[str, Any]:
 @rule_option("--ageing", "D|none", "Waiting this long, such as 10m, counts as one step of priority.")
 @rule_option("--group-running", "N|none", "At most N jobs of a group run at once. Default: 1.")
 @rule_option("--depth", "N|none", "At most N jobs wait; further enqueues are refused.")
-@json_option
-@store_options
+@answer_options
 async def limit_command(
     store: Store,
     name: str | None,

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from headrace.cli import options
 from headrace.cli.commands import Command
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options
 from headrace.cli.output import note, print_json, print_table
 from headrace.cli.problems import Problem
 from headrace.cli.times import length
@@ -18,8 +18,7 @@ from headrace.cli.times import length
 @click.argument("names", type=options.name, nargs=-1)
 @click.option("--horizon", type=options.duration, default="60s", help="Count the delayed jobs that are due within it.")
 @click.option("--max-pending", type=click.IntRange(0), help="Fail if more jobs of a queue were given out.")
-@json_option
-@store_options
+@answer_options
 async def windows_command(
     store: Store, names: tuple[str, ...], horizon: int, max_pending: int | None, as_json: bool
 ) -> None:

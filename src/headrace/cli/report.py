@@ -13,7 +13,7 @@ from headrace import Admin, Settings
 from headrace.cli.commands import Command
 from headrace.cli.doctor_checks import effective, versions
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options
 from headrace.cli.output import print_fields, print_json
 from headrace.cli.problems import Problem
 from headrace.errors import HeadraceError
@@ -26,8 +26,7 @@ _OURS = (
 
 
 @click.command("report", cls=Command)
-@json_option
-@store_options
+@answer_options
 async def report_command(store: Store, as_json: bool) -> None:
     """Print what a bug report needs: versions, changed settings, and the store in numbers.
 

@@ -15,7 +15,7 @@ from headrace.cli import options, schedule_output
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, limit_option, store_options, yes_option
+from headrace.cli.options import answer_options, limit_option, yes_option
 from headrace.cli.output import clean, confirm, counted, note, print_answer, print_json
 from headrace.cli.times import by_clock, now, read_instant, relative
 from headrace.errors import ConfigError, ScheduleNotFound
@@ -79,8 +79,7 @@ def name_argument(command: F) -> F:
 @click.option("--tenant", type=options.name, help="Only schedules of this tenant.")
 @click.option("--queue", type=options.name, help="Only schedules whose jobs go to this queue.")
 @limit_option(50, "Show at most N, by name.")
-@json_option
-@store_options
+@answer_options
 async def list_command(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
     """List schedules.
 
@@ -120,8 +119,7 @@ async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> sc
 @schedule_command.command("show")
 @name_argument
 @limit_option(10, "Show at most N past slots, latest first.", most=10_000)
-@json_option
-@store_options
+@answer_options
 async def show_command(store: Store, name: str, limit: int, as_json: bool) -> None:
     """Show everything about a schedule, and its last slots.
 
@@ -149,8 +147,7 @@ async def show_command(store: Store, name: str, limit: int, as_json: bool) -> No
 @schedule_command.command("next")
 @name_argument
 @click.option("--count", type=click.IntRange(1, 1_000), metavar="N", default=10, help="How many instants to show.")
-@json_option
-@store_options
+@answer_options
 async def next_command(store: Store, name: str, count: int, as_json: bool) -> None:
     """Show when a schedule fires next.
 
@@ -173,8 +170,7 @@ async def next_command(store: Store, name: str, count: int, as_json: bool) -> No
 
 @schedule_command.command("run")
 @name_argument
-@json_option
-@store_options
+@answer_options
 async def run_command(store: Store, name: str, as_json: bool) -> None:
     """Run the job of a schedule once, now, and print its id.
 
@@ -194,8 +190,7 @@ async def run_command(store: Store, name: str, as_json: bool) -> None:
 @click.option(
     "--cancel-pending", is_flag=True, help="Also cancel jobs that have not started; backfill does not restore them."
 )
-@json_option
-@store_options
+@answer_options
 async def pause_command(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
     """Stop a schedule from firing until it is resumed.
 
@@ -224,8 +219,7 @@ async def _waiting(schedules: Schedules, name: str) -> int:
 
 @schedule_command.command("resume")
 @name_argument
-@json_option
-@store_options
+@answer_options
 async def resume_command(store: Store, name: str, as_json: bool) -> None:
     """Let a schedule fire again.
 
@@ -253,8 +247,7 @@ async def resume_command(store: Store, name: str, as_json: bool) -> None:
 @click.option("--until", metavar="WHEN", help="The end. Default: now.")
 @click.option("--dry-run", is_flag=True, help="Only count the slots.")
 @yes_option
-@json_option
-@store_options
+@answer_options
 async def backfill_command(
     store: Store, name: str, since: str, until: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
@@ -296,8 +289,7 @@ def _instant(option: str, text: str, schedule: ScheduleInfo) -> datetime:
 @schedule_command.command("delete")
 @name_argument
 @yes_option
-@json_option
-@store_options
+@answer_options
 async def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> None:
     """Delete a schedule.
 

@@ -9,7 +9,7 @@ import click
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options
 from headrace.cli.output import counted, note, print_json, print_table
 from headrace.cli.problems import FAILED, USAGE, Problem
 
@@ -28,8 +28,7 @@ def seal_command() -> None:
 
 
 @seal_command.command("status")
-@json_option
-@store_options
+@answer_options
 async def status_command(store: Store, as_json: bool) -> None:
     """Count sections, results and arguments of schedules by the key that they are sealed with.
 
@@ -49,8 +48,7 @@ async def status_command(store: Store, as_json: bool) -> None:
 
 
 @seal_command.command("rotate")
-@json_option
-@store_options
+@answer_options
 async def rotate_command(store: Store, as_json: bool) -> None:
     """Seal everything again that was sealed with an old key; fails if something is left.
 

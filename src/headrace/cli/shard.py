@@ -9,7 +9,7 @@ import click
 from headrace.api.connection import open_backend
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options
 from headrace.cli.output import print_list
 from headrace.cli.problems import USAGE, Problem
 from headrace.routing.sharded import Router, ShardState
@@ -25,8 +25,7 @@ def shard_command() -> None:
 
 
 @shard_command.command("list")
-@json_option
-@store_options
+@answer_options
 async def list_command(store: Store, as_json: bool) -> None:
     """List the shards: which jobs go there, and how many there are."""
     backend = open_backend(store.client().settings.url)

@@ -10,7 +10,7 @@ from headrace import App, Table, TableSweep
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options, store_options
 from headrace.cli.output import note, print_fields, print_json, print_list, print_table
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
 from headrace.errors import SafetyStop
@@ -27,8 +27,7 @@ def table_command() -> None:
 
 
 @table_command.command("list")
-@json_option
-@store_options
+@answer_options
 async def list_command(store: Store, as_json: bool) -> None:
     """List the hot tables of an app: rows, bytes, and what goes next."""
     async with store.opened():
@@ -42,8 +41,7 @@ async def list_command(store: Store, as_json: bool) -> None:
 
 @table_command.command("show")
 @click.argument("name")
-@json_option
-@store_options
+@answer_options
 async def show_command(store: Store, name: str, as_json: bool) -> None:
     """Show one table, with the ages of its rows by the day."""
     async with store.opened():
@@ -62,8 +60,7 @@ async def show_command(store: Store, name: str, as_json: bool) -> None:
 
 @table_command.command("preview")
 @click.argument("name")
-@json_option
-@store_options
+@answer_options
 async def preview_command(store: Store, name: str, as_json: bool) -> None:
     """Show what a sweep would delete now. Nothing changes."""
     async with store.opened():
@@ -73,8 +70,7 @@ async def preview_command(store: Store, name: str, as_json: bool) -> None:
 @table_command.command("sweep")
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Delete it all the same.")
-@json_option
-@store_options
+@answer_options
 async def sweep_command(store: Store, name: str, force: bool, as_json: bool) -> None:
     """Delete old rows, after they were archived, and note it in the log of the janitor."""
     async with store.opened() as client:
@@ -117,8 +113,7 @@ async def unprotect_command(store: Store, name: str) -> None:
 
 
 @table_command.command("protected")
-@json_option
-@store_options
+@answer_options
 async def protected_command(store: Store, as_json: bool) -> None:
     """List the tables that are protected in the store."""
     async with store.opened() as client:

@@ -13,7 +13,7 @@ from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, limit_option, rule, rule_option, store_options
+from headrace.cli.options import answer_options, limit_option, rule, rule_option, store_options
 from headrace.cli.output import note, print_json
 from headrace.cli.policy_output import policies_of
 from headrace.cli.tenant_output import has_no_jobs, named, own_limit, print_limit, print_tenants
@@ -43,8 +43,7 @@ def pair_arguments(command: F) -> F:
 @click.argument("queue", type=options.name)
 @click.option("--after", type=options.tenant, metavar="TENANT", help="Only names after this one.")
 @limit_option(50, "Show at most N, by name.")
-@json_option
-@store_options
+@answer_options
 async def list_command(store: Store, queue: str, after: str | None, limit: int, as_json: bool) -> None:
     """List the tenants of a queue.
 
@@ -80,8 +79,7 @@ async def list_command(store: Store, queue: str, after: str | None, limit: int, 
 @rule_option("--running", "N|none", "At most N of its jobs run at once.")
 @rule_option("--rate", "R|none", "How many of its jobs may start: 10/s, 5/10m or '10/s, burst 20'.")
 @click.option("--none", is_flag=True, help="Remove its own limits.")
-@json_option
-@store_options
+@answer_options
 async def limit_command(
     store: Store, queue: str, tenant: str, running: str | None, rate: str | None, none: bool, as_json: bool
 ) -> None:

@@ -13,7 +13,7 @@ import click
 from headrace import Admin, JobInfo, Overview
 from headrace.cli.commands import Command
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options
 from headrace.cli.output import clean, print_json, print_table, terminal
 from headrace.cli.times import by_clock, length
 from headrace.core.feed import Digest
@@ -80,8 +80,7 @@ def rows(overview: Overview, rates: Counter[tuple[str, str]]) -> list[list[Any]]
 
 @click.command("top", cls=Command)
 @click.option("--every", type=click.FloatRange(0.2, 60), default=1.0, metavar="SECONDS", help="How often to look.")
-@json_option
-@store_options
+@answer_options
 async def top_command(store: Store, every: float, as_json: bool) -> None:
     """Watch queues, workers and what happens. Ctrl-C ends it.
 

@@ -8,7 +8,7 @@ from headrace import App, Tracker
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options, store_options
 from headrace.cli.output import counted, note, print_fields, print_json, print_table
 from headrace.cli.problems import NOT_FOUND, Problem
 
@@ -22,8 +22,7 @@ def tracker_command() -> None:
 
 
 @tracker_command.command("list")
-@json_option
-@store_options
+@answer_options
 async def list_command(store: Store, as_json: bool) -> None:
     """List trackers and their tiers: subjects, sheets, bytes."""
     async with store.opened():
@@ -42,8 +41,7 @@ async def list_command(store: Store, as_json: bool) -> None:
 @tracker_command.command("show")
 @click.argument("name")
 @click.argument("subject")
-@json_option
-@store_options
+@answer_options
 async def show_command(store: Store, name: str, subject: str, as_json: bool) -> None:
     """Show a subject: its tier, when it was last visited, and when it is next."""
     async with store.opened():

@@ -14,7 +14,7 @@ from headrace.api.connection import open_backend
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options, yes_option
+from headrace.cli.options import answer_options, store_options, yes_option
 from headrace.cli.output import confirm, counted, note, print_fields, print_json
 from headrace.cli.problems import FAILED, USAGE, Problem
 from headrace.cli.times import exact, now
@@ -73,8 +73,7 @@ async def _changing(store: Store, action: str) -> AsyncIterator[Moving]:
 
 
 @transfer_command.command("plan")
-@json_option
-@store_options
+@answer_options
 async def plan_command(store: Store, as_json: bool) -> None:
     """Show what would move, and whether it can. Nothing changes."""
     async with _opened(store) as moving:
@@ -108,8 +107,7 @@ async def start_command(store: Store, dual: bool, share: float, rate: int | None
 
 
 @transfer_command.command("status")
-@json_option
-@store_options
+@answer_options
 async def status_command(store: Store, as_json: bool) -> None:
     """Show the phase, what is left, and how copies compare with their jobs."""
     async with _opened(store) as moving:
@@ -219,8 +217,7 @@ class _Teller:
 
 
 @transfer_command.command("verify")
-@json_option
-@store_options
+@answer_options
 async def verify_command(store: Store, as_json: bool) -> None:
     """Hold the ledgers of both stores against each other. Fails if a job is lost or doubled."""
     async with _opened(store) as moving:

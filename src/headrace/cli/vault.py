@@ -12,7 +12,7 @@ from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options, yes_option
+from headrace.cli.options import answer_options, store_options, yes_option
 from headrace.cli.output import confirm, counted, note, print_json, print_table
 from headrace.cli.problems import FAILED, Problem
 from headrace.seam.instants import to_datetime
@@ -34,8 +34,7 @@ def vault_command() -> None:
 @vault_command.command("ls")
 @since_option
 @until_option
-@json_option
-@store_options
+@answer_options
 async def ls_command(store: Store, since: int | None, until: int | None, as_json: bool) -> None:
     """List the files with ended jobs, oldest first."""
     async with store.opened() as client:
@@ -51,8 +50,7 @@ async def ls_command(store: Store, since: int | None, until: int | None, as_json
 @click.argument("sql")
 @since_option
 @until_option
-@json_option
-@store_options
+@answer_options
 async def query_command(store: Store, sql: str, since: int | None, until: int | None, as_json: bool) -> None:
     """Answer SQL (DuckDB's) over all jobs that have ended, archived or not.
 
@@ -76,8 +74,7 @@ async def archive_command(store: Store) -> None:
 
 
 @vault_command.command("compact")
-@json_option
-@store_options
+@answer_options
 async def compact_command(store: Store, as_json: bool) -> None:
     """Put the small files of hours that are over together."""
     async with store.opened() as client:
@@ -90,8 +87,7 @@ async def compact_command(store: Store, as_json: bool) -> None:
 
 
 @vault_command.command("verify")
-@json_option
-@store_options
+@answer_options
 async def verify_command(store: Store, as_json: bool) -> None:
     """Read all files; fails if one is damaged, or a job is in two of them."""
     async with store.opened() as client:
@@ -108,8 +104,7 @@ async def verify_command(store: Store, as_json: bool) -> None:
 @click.argument("where")
 @click.option("--limit", type=click.IntRange(1, 100_000), metavar="N", default=1_000, help="At most N, oldest first.")
 @yes_option
-@json_option
-@store_options
+@answer_options
 async def replay_command(store: Store, where: str, limit: int, yes: bool, as_json: bool) -> None:
     """Run jobs again, straight from the vault: those that fit a condition in SQL.
 

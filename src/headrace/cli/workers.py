@@ -10,14 +10,13 @@ from headrace import Admin
 from headrace.admin.views import WorkerView
 from headrace.cli.commands import Command
 from headrace.cli.loading import Store
-from headrace.cli.options import json_option, store_options
+from headrace.cli.options import answer_options
 from headrace.cli.output import print_list
 from headrace.cli.times import length, now, relative
 
 
 @click.command("workers", cls=Command)
-@json_option
-@store_options
+@answer_options
 async def workers_command(store: Store, as_json: bool) -> None:
     """List the workers that are alive: queues, slots, and when they were last heard from."""
     async with store.opened() as client:
