@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from random import Random
 from typing import Any
 from weakref import WeakSet
 
@@ -16,7 +15,6 @@ from headrace.api.client_changes import ClientChanges
 from headrace.api.client_enqueue import ClientEnqueue
 from headrace.api.job_calls import JobCalls
 from headrace.core import validation
-from headrace.core.clock import Clock
 from headrace.core.config import Settings
 from headrace.core.durations import micros
 from headrace.core.validation import AnyId as AnyId
@@ -24,7 +22,6 @@ from headrace.errors import ConfigError, WaitTimeout
 from headrace.limits.gate import Admission
 from headrace.schedules.planner import IntervalFunction
 from headrace.seam import records as r
-from headrace.seam.protocol import Backend
 from headrace.tracking.planner import MakeRow
 from headrace.types import Duration, NewJob
 from headrace.worker.exchange import Exchange
@@ -48,27 +45,21 @@ class Client(JobCalls, ClientEnqueue, ClientChanges):
     'new'
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        settings: Settings,
-        *,
-        clock: Clock | None = None,
-        rng: Random | None = None,
-        heartbeat_thread: bool = True,
-    ) -> None:
-        super().__init__(backend, settings, clock=clock, rng=rng, heartbeat_thread=heartbeat_thread)
-        self.guest = False
-        """Whether its workers leave the duties to other workers and their settings."""
-        self.helper: Helper | None = None
-        """Runs jobs on their last chance for its workers."""
-        self.helped: Helped | None = None
-        """The worker that this process is a helper of."""
-        self.main: Client = self
+    guest = False
+    """Whether its workers leave the duties to other workers and their settings."""
+    helper: Helper | None = None
+    """Runs jobs on their last chance for its workers."""
+    helped: Helped | None = None
+    """The worker that this process is a helper of."""
+    doors: Any = None
+    """Its doors for code that blocks; False: there are none. See ``headrace.api.direct``."""
+    _main: Client | None = None
+    _behind: Client | None = None
+
+    @property
+    def main(self) -> Client:
         """The client that this one stands in for in the background; any other is its own."""
-        self._behind: Client | None = None
-        self.doors: Any = None
-        """Its doors for code that blocks; False: there are none. See ``headrace.api.direct``."""
+        return self._main or self
 
     def _begin(self) -> None:
         super()._begin()
@@ -97,7 +88,7 @@ class Client(JobCalls, ClientEnqueue, ClientChanges):
             with client_connection.settling:
                 if self._behind is None:
                     behind = self.sibling()
-                    behind.main, behind.observers = self, self.observers
+                    behind._main, behind.observers = self, self.observers
                     self._behind = behind
         return self._behind
 

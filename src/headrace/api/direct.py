@@ -98,7 +98,7 @@ class Door(Client):
     def __init__(self, main: Client, make: Callable[[float], Backend]) -> None:
         limit = main.patience + GRACE
         super().__init__(make(limit), main.settings, clock=main.clock)
-        self.main, self.sending = main, main.sending
+        self._main, self.sending = main, main.sending
         self._opened = False
 
     def _prepare(self) -> None:

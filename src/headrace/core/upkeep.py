@@ -39,7 +39,7 @@ class Upkeep:
 
     def used(self, queue: str, share: float) -> None:
         """So much of a lease had passed."""
-        name = _capped(self.leases, queue)
+        name = capped(self.leases, queue)
         found = self.leases.get(name)
         if found is None:
             found = self.leases[name] = Histogram(SHARES)
@@ -48,9 +48,9 @@ class Upkeep:
 
     def ran_out(self, queue: str, *, waits_again: bool) -> None:
         """A lease did."""
-        self.expired[_capped(self.expired, queue)] += 1
+        self.expired[capped(self.expired, queue)] += 1
         if waits_again:
-            self.reclaimed[_capped(self.reclaimed, queue)] += 1
+            self.reclaimed[capped(self.reclaimed, queue)] += 1
 
     def ticked(self, schedule: str, outcome: str, count: int) -> None:
         """So many slots of a schedule came to this."""
@@ -72,5 +72,6 @@ class Upkeep:
             self.archived += written
 
 
-def _capped(known: dict[str, Histogram] | Counter[str], name: str) -> str:
+def capped(known: dict[str, Histogram] | Counter[str], name: str) -> str:
+    """The name under which something is counted: few have one of their own."""
     return name if name in known or len(known) < MOST else OTHER

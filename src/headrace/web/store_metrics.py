@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import Metric
 
 from headrace.api.client import Client
-from headrace.core.upkeep import MOST, OTHER
+from headrace.core.upkeep import MOST, OTHER, capped
 from headrace.errors import HeadraceError
 from headrace.keeping.waiting_ends import NOTHING, WaitingEnds, look_at_ended
 from headrace.seam.records import QueueStats, Stats, WorkerStats
@@ -86,7 +86,7 @@ def _of_workers(workers: list[WorkerStats]) -> Iterator[Metric]:
     busy: Counter[str] = Counter()
     seen: dict[str, float] = {}
     for worker in workers:
-        name = _capped(slots, worker.worker)
+        name = capped(slots, worker.worker)
         slots[name] += worker.slots
         busy[name] += worker.busy
         seen[name] = max(seen.get(name, 0.0), worker.seen_at / 1e6)
@@ -118,7 +118,3 @@ def _number(queue: QueueStats, state: str) -> int:
     if state == "available":
         return max(0, queue.available - queue.scheduled)
     return int(getattr(queue, "jobs_paused" if state == "paused" else state))
-
-
-def _capped(known: Counter[str], name: str) -> str:
-    return name if name in known or len(known) < MOST else OTHER
