@@ -37,12 +37,14 @@ from headrace import App, Job, NewJob, Patch, Retry, Sections, immediate
 from headrace.api.client import Client
 from headrace.api.connection import open_backend
 from headrace.core.clock import ManualClock, SystemClock
-from headrace.core.config import Settings
+from headrace.core.config import RetentionSettings, Settings
 from headrace.seam.records import SweepClause, SweepTarget
 
 OUTPUT = HOME / "offload.jsonl"
 WAYS = ("inline", "delayed", "objects", "everything")
 _CHUNK = 1_000
+_DAY = 86_400_000_000
+_A_DAY = RetentionSettings().completed.count or 1
 _AWAY = {"over": 0}
 _HEAVY = {"vm_state": _AWAY, "blob": _AWAY}
 _ALL = {name: {"over": 0, "least": 0} for name in ("parameters", "vm_state", "metadata", "blob")}
@@ -57,10 +59,16 @@ class Bytes:
     insert: float
     work: float
     delete: float
+    """By a sweep, row by row."""
     kept: float
     """Tables and indexes before anything is deleted."""
     share: float = 1.0
     """Of the log that the wide table wrote."""
+    day: float | None = None
+    """To make four days and drop one, whatever is in it: bytes in all. It comes instead of ``delete`` where completed
+    jobs are kept for a day or more."""
+    drop_share: float | None = None
+    """Of the log that the wide table wrote, if days of as many jobs as the default settings keep are dropped."""
     requests: float = 0.0
     """At the object store, for 1,000 jobs."""
     kind: str = "offload, bytes"
@@ -118,6 +126,16 @@ class Jobs:
         if left:
             raise RuntimeError(f"{left} of {self._count} jobs did not complete")
 
+    async def drop(self) -> None:
+        """Let four days pass: new ones are made, and that of all jobs is past its age, which drops it."""
+        backend = await self.app.client.backend()
+        assert backend.tidy is not None
+        clause = SweepClause(target=SweepTarget.COMPLETED, older_than=_DAY)
+        await backend.tidy([clause], self._clock.now() + 4 * _DAY)
+        left = sum(one.completed for one in (await backend.stats()).queues)
+        if left:
+            raise RuntimeError(f"{left} of {self._count} jobs are left of the dropped day")
+
     async def delete(self) -> None:
         backend = await self.app.client.backend()
         clause = SweepClause(target=SweepTarget.COMPLETED, max_count=0)
@@ -155,9 +173,19 @@ async def journal(url: str, objects: SeaweedFS, way: str, load: str, count: int,
             asked, kept = objects.requests() - before, log.relations()
             with log.part("delete"):
                 await jobs.delete()
+            if way == "everything":
+                await jobs.insert()
+                await jobs.work()
+                with log.part("days"):
+                    await jobs.drop()
     parts = {name: size / count for name, size in log.parts.items()}
-    whole = sum(parts.values())
-    return Bytes(way, load, **parts, kept=kept / count, share=whole / legacy, requests=asked * 1_000 / count)
+    days = parts.pop("days", 0.0) * count
+    share = sum(parts.values()) / legacy
+    drop_share = (parts["insert"] + parts["work"] + days / _A_DAY) / legacy if days else None
+    return Bytes(
+        way, load, **parts, kept=kept / count, share=share, day=days or None, drop_share=drop_share,
+        requests=asked * 1_000 / count,
+    )  # fmt: skip
 
 
 class _AlwaysReady:
@@ -233,15 +261,27 @@ def measure(stores: Sequence[str], place: Path | None, count: int, loads: Sequen
 def table(found: dict[str, list[Any]]) -> str:
     """The lines for people."""
     sizes: list[Sequence[str]] = [
-        ("load", "way", "log B/job", "insert", "work", "delete", "kept B/job", "of the wide table", "requests/1,000")
+        (
+            "load",
+            "way",
+            "log B/job",
+            "insert",
+            "work",
+            "delete",
+            "kept B/job",
+            "of the wide table",
+            "its day dropped",
+            "requests/1,000",
+        )
     ]
     rates: list[Sequence[str]] = [("store", "way", "enqueued/s", "worked off/s", "requests/1,000")]
     asked: list[Sequence[str]] = [("store", "requests/1,000 to enqueue", "to work off")]
     for store, lines in found.items():
         for one in lines:
             if isinstance(one, Bytes):
+                dropped = "" if one.drop_share is None else f"{one.drop_share:.1%}"
                 parts = [f"{size:,.0f}" for size in (one.log, one.insert, one.work, one.delete, one.kept)]
-                sizes.append((one.load, one.way, *parts, f"{one.share:.1%}", shown(one.requests)))
+                sizes.append((one.load, one.way, *parts, f"{one.share:.1%}", dropped, shown(one.requests)))
             elif isinstance(one, Requests):
                 asked.append((store, shown(one.enqueue), shown(one.work)))
             else:

@@ -336,8 +336,8 @@ async def test_one_job_is_found_by_its_id(seen: tuple[PostgresBackend, Plans], d
 
 async def test_who_refers_to_old_objects_is_found_by_an_index(seen: tuple[PostgresBackend, Plans], depth: int) -> None:
     store, plans = seen
-    old = b"\x03\xff\xff\xff\xff" + (480_000).to_bytes(4) + bytes(28)
-    new = old[:5] + (480_009).to_bytes(4) + old[9:]
+    old = b"\x03\xff\xff" + (480_000).to_bytes(3) + bytes(19)
+    new = old[:3] + (480_009).to_bytes(3) + old[6:]
     ids = [bytes.fromhex(f"0194{n:028x}") for n in range(300)]
     await store.insert([Row(id=job_id, queue="objects", task="t", cells={"blob": old}) for job_id in ids])
     plans.scans.clear()

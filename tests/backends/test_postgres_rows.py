@@ -18,6 +18,7 @@ from headrace.backends.postgres.schema import migrations
 from headrace.seam.policy import STORE, Policy
 from headrace.seam.records import Claim, InsertStatus
 from headrace.testing.conformance.base import job_id, row
+from headrace.testing.conformance.references import ref
 from headrace.types import SECTIONS
 from tests.postgres import server
 
@@ -89,22 +90,39 @@ async def test_a_job_is_the_same_whichever_way_its_row_goes(url: str, monkeypatc
     await backend.close()
 
 
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each batch that was tried by ``COPY`` was copied."""
+    done: list[bool] = []
+    copy = bulk.Bulk._copy
+
+    async def noted(self: bulk.Bulk, *given: Any) -> bool:
+        done.append(await copy(self, *given))
+        return done[-1]
+
+    monkeypatch.setattr(bulk.Bulk, "_copy", noted)
+    return done
+
+
+async def test_many_rows_whose_cells_are_elsewhere_go_by_copy(url: str, copied: list[bool]) -> None:
+    backend = PostgresBackend(url)
+    await backend.open()
+    away = {"blob": ref(480_000)}
+    await backend.insert([row(n) for n in range(bulk.MANY)])
+    await backend.insert([row(n, cells=away) for n in range(bulk.MANY, 2 * bulk.MANY - 1)])
+    assert copied == []
+    await backend.insert([row(n, cells=away) for n in range(2 * bulk.MANY, 3 * bulk.MANY)])
+    assert copied == [True]
+    assert len(await backend.references.find(480_001, limit=3 * bulk.MANY)) == 2 * bulk.MANY - 1
+    await backend.close()
+
+
 class TestCopyWithADepth:
     """Large batches go by ``COPY`` where a depth limits the queue, or the store."""
 
     @pytest.fixture(autouse=True)
-    def copied(self, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-        """Whether each batch was copied."""
-        done: list[bool] = []
-        copy = bulk.Bulk._copy
-
-        async def noted(self: bulk.Bulk, *given: Any) -> bool:
-            done.append(await copy(self, *given))
-            return done[-1]
-
+    def always(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bulk, "THRESHOLD", 0)
-        monkeypatch.setattr(bulk.Bulk, "_copy", noted)
-        return done
 
     @pytest.mark.parametrize("queue", ["q", STORE])
     async def test_all_or_what_fits(self, url: str, copied: list[bool], queue: str) -> None:

@@ -154,8 +154,8 @@ async def test_a_forged_reference_finds_nothing(segments: Segments) -> None:
     [reference] = await segments.stow([ToStow(b"12345")])
     forged = [
         reference._replace(length=4), reference._replace(offset=1), reference._replace(digest=bytes(8)),
-        reference._replace(offset=2**32 - 1, length=2**32 - 1), reference._replace(name=bytes(12)),
-        Reference(0, b"../../../etc", 0, 5, bytes(8)),
+        reference._replace(offset=2**24 - 1, length=2**32 - 1), reference._replace(name=bytes(8)),
+        Reference(0, b"../../et", 0, 5, bytes(4)),
     ]  # fmt: skip
     found = await segments.load(forged)
     assert [type(one) for one in found] == [ObjectCorrupt] * 4 + [ObjectMissing] * 2
@@ -236,7 +236,7 @@ async def test_wrong_credentials(clock: ManualClock) -> None:
     segments = Segments(Objects(parse(server().url(access_key_id="nobody"))), clock, Random())
     with pytest.raises(ObjectsRefused):
         await segments.stow([ToStow(b"x")])
-    [refused] = await segments.load([Reference(1, bytes(12), 0, 1, bytes(8))])
+    [refused] = await segments.load([Reference(1, bytes(8), 0, 1, bytes(4))])
     assert isinstance(refused, ObjectsRefused)
 
 

@@ -1,4 +1,4 @@
-"""References: 37 bytes that say where a cell lies, and nothing else."""
+"""References: 25 bytes that say where a cell lies, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from hypothesis import strategies as st
 
 from headrace.errors import CodecError
 from headrace.payloads.codec import JSON, RAW, REFERENCE, Envelope
-from headrace.payloads.reference import SIZE, Reference, digest_of, is_reference, read_reference
+from headrace.payloads.reference import SIZE, Reference, day_of, digest_of, is_reference, read_reference
 from tests.unit.given import given
 
-WORD = st.integers(0, 2**32 - 1)
-LAST_HOUR = 24 * (date.max - date(1970, 1, 1)).days + 23
+LAST_HOUR = 2**24 - 1
 REFERENCES = st.builds(
     Reference,
     st.integers(0, LAST_HOUR),
-    st.binary(min_size=12, max_size=12),
-    WORD,
-    WORD,
     st.binary(min_size=8, max_size=8),
+    st.integers(0, 2**24 - 1),
+    st.integers(0, 2**32 - 1),
+    st.binary(min_size=4, max_size=4),
 )
 ENVELOPE = Envelope(max_size=1_000, compress_over=None)
 
 
 @given(REFERENCES)
 def test_it_is_read_as_it_was_written(reference: Reference) -> None:
-    assert len(reference.cell) == SIZE == 37
+    assert len(reference.cell) == SIZE == 25
     assert is_reference(reference.cell)
     assert read_reference(reference.cell, "blob") == reference
 
@@ -53,13 +52,19 @@ def test_a_single_flipped_bit_is_found(reference: Reference, bit: int) -> None:
         read_reference(flipped.to_bytes(SIZE, "big"), "blob")
 
 
-def test_an_hour_that_no_calendar_has_is_refused() -> None:
-    with pytest.raises(CodecError, match="blob: expected a reference to an hour before the year 10000, got hour "):
-        read_reference(Reference(LAST_HOUR + 1, bytes(12), 0, 5, bytes(8)).cell, "blob")
+@given(REFERENCES, st.integers(0, 8 * SIZE - 16), st.integers(1, 2**16 - 1))
+def test_damage_of_two_bytes_is_found(reference: Reference, at: int, damage: int) -> None:
+    damaged = int.from_bytes(reference.cell, "big") ^ (damage << at)
+    with pytest.raises(CodecError):
+        read_reference(damaged.to_bytes(SIZE, "big"), "blob")
+
+
+def test_every_hour_has_a_day() -> None:
+    assert day_of(LAST_HOUR) == date(3883, 12, 8)
 
 
 def test_it_is_no_payload() -> None:
-    reference = Reference(1, bytes(12), 0, 5, digest_of(b"cell"))
+    reference = Reference(1, bytes(8), 0, 5, digest_of(b"cell"))
     with pytest.raises(CodecError, match="blob: expected the cell itself, got a reference to it; load it"):
         ENVELOPE.unwrap(reference.cell, "blob")
 
@@ -67,5 +72,5 @@ def test_it_is_no_payload() -> None:
 @pytest.mark.parametrize("cell", [b"", b"{}", ENVELOPE.wrap(b"", RAW, "x"), ENVELOPE.wrap(b"1", JSON, "x")])
 def test_other_cells_are_no_references(cell: bytes) -> None:
     assert not is_reference(cell)
-    with pytest.raises(CodecError, match="blob: expected a reference of 37 bytes, got "):
+    with pytest.raises(CodecError, match="blob: expected a reference of 25 bytes, got "):
         read_reference(cell, "blob")

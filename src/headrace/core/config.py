@@ -115,7 +115,7 @@ class Offload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     dead_letters: bool = True
     """If its job fails."""
     least: int = 256
-    """What is no longer than this stays. What takes its place has 37 bytes."""
+    """What is no longer than this stays. What takes its place has 25 bytes."""
 
 
 class ObjectSettings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -215,6 +215,10 @@ class Envelope:
         kind, checksum = _HEAD.unpack_from(cell)
         if kind == _BRACE:
             return JSON, _bare(cell, section)
+        if references.is_reference(cell):
+            raise CodecError(
+                f"{section}: expected the cell itself, got a reference to it; load it from the object store"
+            )
         body = cell[_HEAD.size :]
         if crc32(body) != checksum:
             raise CodecError(f"{section}: the checksum does not match; the stored bytes are damaged")
@@ -222,10 +226,6 @@ class Envelope:
             body = self._inflate(body, section)
             kind &= ~_ZSTD
         if kind not in _NAMES:
-            if kind == REFERENCE:
-                raise CodecError(
-                    f"{section}: expected the cell itself, got a reference to it; load it from the object store"
-                )
             if kind == SEALED:
                 raise SealError(f"{section}: it is sealed, and this process has no keys; set payloads.sealing.keys")
             raise CodecError(

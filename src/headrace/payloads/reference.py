@@ -1,8 +1,12 @@
 """A reference: a cell that says where in the object store another cell lies.
 
-It has the envelope of every cell, and stores keep it as one (:mod:`headrace.seam.references`). Its body has 32 bytes::
+Stores keep it as they keep every cell (:mod:`headrace.seam.references`). It has 25 bytes, because a row has up to four
+of them, and a database writes each to its log::
 
-    hour (4) · name (12) · offset (4) · length (4) · digest (8)
+    kind (1) · check (2) · hour (3) · name (8) · offset (3) · length (4) · digest (4)
+
+The check is of what follows it: every damage of up to 16 bits in a row is found. The digest is of the cell that the
+reference leads to, which has a checksum of its own beside.
 
 Hour and name make the key of a segment. There is no text and no URL in a reference, so a forged one cannot lead
 anywhere but to another segment.
@@ -10,25 +14,23 @@ anywhere but to another segment.
 
 from __future__ import annotations
 
-import struct
+from binascii import crc_hqx
 from datetime import date
 from hashlib import blake2b
 from typing import NamedTuple
-from zlib import crc32
 
 from headrace.errors import CodecError
-from headrace.seam.references import HOUR_AT, KIND, SIZE, is_reference
+from headrace.seam.references import HOUR_AT, HOUR_SIZE, KIND, SIZE, is_reference, reference_hour
 from headrace.text import shown
 
 FOLDER = "segments"
-NAME_SIZE = 12
-_DIGEST_SIZE = 8
-_HEAD = struct.Struct(">BI")
-_BODY = struct.Struct(f">I{NAME_SIZE}sII{_DIGEST_SIZE}s")
-assert (_HEAD.size, _HEAD.size + _BODY.size) == (HOUR_AT, SIZE)
-_LENGTH_AT = HOUR_AT + 4 + NAME_SIZE + 4
+NAME_SIZE = 8
+_NAME_AT = HOUR_AT + HOUR_SIZE
+_OFFSET_AT = _NAME_AT + NAME_SIZE
+_LENGTH_AT = _OFFSET_AT + 3
+_DIGEST_AT = _LENGTH_AT + 4
+_DIGEST_SIZE = SIZE - _DIGEST_AT
 _FIRST_DAY = date(1970, 1, 1).toordinal()
-_HOURS = 24 * (date.max.toordinal() - _FIRST_DAY + 1)
 
 
 class Reference(NamedTuple):
@@ -45,8 +47,8 @@ class Reference(NamedTuple):
     def key(self) -> str:
         """The key of the segment.
 
-        >>> Reference(500_000, bytes(12), 0, 5, bytes(8)).key
-        'segments/2027-01-15/08/000000000000000000000000'
+        >>> Reference(500_000, bytes(8), 0, 5, bytes(4)).key
+        'segments/2027-01-15/08/0000000000000000'
         """
         return segment_key(self.hour, self.name)
 
@@ -57,32 +59,38 @@ class Reference(NamedTuple):
 
     @property
     def cell(self) -> bytes:
-        """The reference as a cell of 37 bytes."""
-        body = _BODY.pack(*self)
-        return _HEAD.pack(KIND, crc32(body)) + body
+        """The reference as a cell of 25 bytes."""
+        place = self.hour.to_bytes(HOUR_SIZE) + self.name + self.offset.to_bytes(3) + self.length.to_bytes(4)
+        return _checked(place + self.digest)
 
 
 def read_reference(cell: bytes, what: str) -> Reference:
     """The reference in a cell."""
     if not is_reference(cell):
         raise CodecError(f"{what}: expected a reference of {SIZE} bytes, got {shown(cell)} of {len(cell)} bytes")
-    body = cell[_HEAD.size :]
-    if _HEAD.unpack_from(cell) != (KIND, crc32(body)):
+    if cell != _checked(cell[HOUR_AT:]):
         raise CodecError(f"{what}: the checksum of the reference does not match; the stored bytes are damaged")
-    reference = Reference._make(_BODY.unpack(body))
-    if reference.hour >= _HOURS:
-        raise CodecError(f"{what}: expected a reference to an hour before the year 10000, got hour {reference.hour}")
-    return reference
+    return Reference(
+        reference_hour(cell),
+        cell[_NAME_AT:_OFFSET_AT],
+        int.from_bytes(cell[_OFFSET_AT:_LENGTH_AT]),
+        referred_size(cell),
+        cell[_DIGEST_AT:],
+    )
 
 
 def referred_size(cell: bytes) -> int:
     """How many bytes the cell has that a reference leads to; not checked yet."""
-    return int.from_bytes(cell[_LENGTH_AT : _LENGTH_AT + 4])
+    return int.from_bytes(cell[_LENGTH_AT:_DIGEST_AT])
 
 
 def digest_of(cell: bytes) -> bytes:
-    """What tells one cell from another. Eight bytes: against damage, not against forgers."""
+    """What tells one cell from another. Four bytes: against damage, not against forgers."""
     return blake2b(cell, digest_size=_DIGEST_SIZE).digest()
+
+
+def _checked(body: bytes) -> bytes:
+    return bytes((KIND,)) + crc_hqx(body, 0).to_bytes(2) + body
 
 
 def segment_key(hour: int, name: bytes) -> str:

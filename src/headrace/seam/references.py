@@ -1,7 +1,7 @@
 """References: cells that only say where in an object store the cell itself lies.
 
-A reference has 37 bytes. The first is ``KIND``, and no other cell of that length begins with it; those from ``HOUR_AT``
-on are the hour, since 1970, of the object that it leads to. A store need not know more of it.
+A reference has 25 bytes. The first is ``KIND``, and no other cell of that length begins with it; the three from
+``HOUR_AT`` on are the hour, since 1970, of the object that it leads to. A store need not know more of it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from msgspec import Struct
 from headrace.seam.records import Cells, JobId, Stamp
 
 KIND = 3
-SIZE = 37
-HOUR_AT = 5
-LAST_HOUR = 2**31 - 1
-"""Far later than any that there are, and small enough for a column of four bytes."""
+SIZE = 25
+HOUR_AT = 3
+HOUR_SIZE = 3
 _KIND = bytes((KIND,))
 RESULT = "result"
 
@@ -28,8 +27,8 @@ def is_reference(cell: bytes) -> bool:
 
 
 def reference_hour(cell: bytes) -> int:
-    """The hour, since 1970, of the object that a reference leads to; at most ``LAST_HOUR``."""
-    return min(int.from_bytes(cell[HOUR_AT : HOUR_AT + 4]), LAST_HOUR)
+    """The hour, since 1970, of the object that a reference leads to."""
+    return int.from_bytes(cell[HOUR_AT : HOUR_AT + HOUR_SIZE])
 
 
 def oldest_hour(cells: Cells) -> int | None:

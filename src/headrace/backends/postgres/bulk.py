@@ -15,10 +15,14 @@ from headrace.backends.postgres.composites import BIGINT, COPY_END, COPY_HEADER,
 from headrace.backends.postgres.connections import Connections, give_time
 from headrace.backends.postgres.rows import checked, weight
 from headrace.seam.records import Row, Stamp
+from headrace.seam.references import is_reference
 
 THRESHOLD = 1024 * 1024
 """Bytes from which it pays, as ``python -m benchmarks.studies.copying`` shows. Many small rows never weigh as much, and
 would gain nothing: their cost is in the indexes."""
+MANY = 1_000
+"""Rows with references from which it pays: it costs the server no more, and the log has a record for each page, not for
+each row."""
 
 _READY = Struct("!hiqi16siqiiiiiiiiihib").pack
 _COLUMNS = 11
@@ -49,7 +53,7 @@ class Bulk:
         """Whether these rows can go this way."""
         return (
             self._allowed
-            and sum(map(weight, rows)) >= THRESHOLD
+            and (sum(map(weight, rows)) >= THRESHOLD or (len(rows) >= MANY and _refer(rows)))
             and all(row.key is None and row.group is None and row.reply_to is None for row in rows)
             and len({row.id for row in rows}) == len(rows)
         )
@@ -87,6 +91,11 @@ class Bulk:
             await copy.write(b"".join([COPY_HEADER, *[_ready(row, now, numbers[row.queue]) for row in rows], COPY_END]))
         await cursor.execute(self._sql["bulk_end"], (integers(qids), jobs))
         return True
+
+
+def _refer(rows: Sequence[Row]) -> bool:
+    """Whether cells of these rows lie in an object store, so that what the log has of them is mostly the rows."""
+    return any(is_reference(cell) for row in rows for cell in row.cells.values())
 
 
 def _jobs(rows: Sequence[Row], now: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Cancel, Delete, Pause, Requeue, Selector
-from headrace.seam.references import HOUR_AT, KIND, SIZE, ReferenceStore, Referrer, Swap
+from headrace.seam.references import HOUR_AT, HOUR_SIZE, KIND, SIZE, ReferenceStore, Referrer, Swap
 from headrace.testing.conformance.base import HOUR, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import SECTIONS, JobState
 
@@ -14,7 +14,7 @@ ALL = 1 << 20
 
 def ref(hour: int, name: int = 0) -> bytes:
     """A reference to an object of this hour."""
-    head = bytes((KIND,)).ljust(HOUR_AT, b"\xff") + hour.to_bytes(4)
+    head = bytes((KIND,)).ljust(HOUR_AT, b"\xff") + hour.to_bytes(HOUR_SIZE)
     return head + name.to_bytes(SIZE - len(head))
 
 

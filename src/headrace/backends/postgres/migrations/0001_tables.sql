@@ -72,9 +72,9 @@ $$;
 
 -- The hour, since 1970, of the object that a cell refers to; NULL where the cell is no reference.
 CREATE FUNCTION reference_hour(p_cell bytea) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT CASE WHEN octet_length(p_cell) = 37 AND get_byte(p_cell, 0) = 3 THEN least(
-        get_byte(p_cell, 5) * 16777216::bigint + get_byte(p_cell, 6) * 65536 + get_byte(p_cell, 7) * 256 + get_byte(p_cell, 8), 2147483647
-    )::integer END
+    SELECT CASE WHEN octet_length(p_cell) = 25 AND get_byte(p_cell, 0) = 3 THEN
+        get_byte(p_cell, 3) * 65536 + get_byte(p_cell, 4) * 256 + get_byte(p_cell, 5)
+    END
 $$;
 -- That of the oldest of them. What an index is made with is bound here: the server finds no name while it makes one.
 CREATE FUNCTION oldest_hour(p_parameters bytea, p_vm_state bytea, p_metadata bytea, p_blob bytea) RETURNS integer

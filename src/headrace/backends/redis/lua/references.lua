@@ -3,13 +3,13 @@
 local references = {}
 
 do
-    local SIZE, KIND, HOUR_AT = 37, 3, 6
+    local SIZE, KIND, HOUR_AT = 25, 3, 4
     local by_hour = base .. ':R'
 
     -- Returns the hour of a cell that is a reference.
     function references.hour_of(cell)
         if #cell == SIZE and string.byte(cell) == KIND then
-            return math.min((struct.unpack('>I4', cell, HOUR_AT)), 2147483647)
+            return (struct.unpack('>I3', cell, HOUR_AT))
         end
     end
 
