@@ -3,6 +3,7 @@
 ``python -m benchmarks.studies.sections`` takes some minutes; ``--quick`` leaves the largest out. A job is enqueued,
 claimed with its section, claimed without it and given another one, and claimed with that. What counts is the most
 memory that a process which does one of these ever had, beyond what it had after a small job, in multiples of the size.
+On PostgreSQL, what its driver takes to write and to read one value is measured beside, without Headrace.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import psycopg
 from servers.seaweedfs import SeaweedFS
 
 from benchmarks.fleet import Servers
@@ -53,6 +55,15 @@ class Cell:
     memory: dict[str, float]
     """Beyond that of a small job, in multiples of the section, by part; empty: it is too small to tell."""
     kind: str = "sections"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What a driver alone takes for one value, in multiples of it, your own copy included."""
+
+    size: int
+    memory: dict[str, float]
+    kind: str = "sections, driver"
 
 
 def app_on(url: str, objects: str, *, away: bool) -> App:
@@ -130,13 +141,37 @@ async def act(app: App, parts: Sequence[str], section: str, size: int) -> dict[s
     return {"base": base, "most": most_memory(), "same": all(same)}
 
 
+def drive(part: str, size: int) -> None:
+    """One value, written or read by psycopg alone, as its process does it."""
+    with psycopg.connect(os.environ["STUDY_URL"], autocommit=True) as connection:
+        cursor = connection.cursor(binary=True)
+        cursor.execute("CREATE TABLE IF NOT EXISTS alone (value bytea)")
+        base = most_memory()
+        if part == "writes":
+            cursor.execute("INSERT INTO alone VALUES (%b)", (body_of("blob", size, 0),))
+        else:
+            [[_value]] = cursor.execute("SELECT value FROM alone").fetchall()
+    print(json.dumps({"base": base, "most": most_memory()}))
+
+
+def driver(servers: Servers, place: Path | None, size: int) -> Driver:
+    """What psycopg takes."""
+    with fresh("postgres", servers, place) as made:
+        found = {part: _process(f"s.drive({part!r}, {size})", made.url, "") for part in ("writes", "reads")}
+    return Driver(size, {part: round((one["most"] - one["base"]) / size, 2) for part, one in found.items()})
+
+
 def played(parts: Sequence[str], url: str, objects: str, way: str, section: str, size: int) -> dict[str, Any]:
     """Some parts, in a process of their own."""
-    code = f"import benchmarks.studies.sections as s; s.play({list(parts)!r}, {way!r}, {section!r}, {size})"
+    return _process(f"s.play({list(parts)!r}, {way!r}, {section!r}, {size})", url, objects)
+
+
+def _process(call: str, url: str, objects: str) -> dict[str, Any]:
+    code = f"import benchmarks.studies.sections as s; {call}"
     environment = os.environ | {"STUDY_URL": url, "STUDY_OBJECTS": objects}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{parts}, {way}, {section}, {size}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{call}: {done.stderr[-2000:]}")
     return dict(json.loads(done.stdout))
 
 
@@ -189,6 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args(arguments)
     found: dict[str, list[Cell]] = {}
+    alone: list[Driver] = []
     objects = SeaweedFS()
     objects.start()
     try:
@@ -196,12 +232,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for store in given.store or STORES:
                 sizes = SIZES[:-1] if given.quick else SIZES
                 found[store] = measure(store, servers, objects, given.place, sizes)
+                if store == "postgres" and not given.quick:
+                    alone = [driver(servers, given.place, SIZES[-1])]
     finally:
         objects.close()
     machine = facts(given.place or Path(tempfile.gettempdir()))
     for store, cells in found.items():
-        keep(given.output, store, machine, [asdict(cell) for cell in cells])
+        drivers = alone if store == "postgres" else []
+        keep(given.output, store, machine, [asdict(line) for line in (*cells, *drivers)])
     print(table(found))
+    for one in alone:
+        print(f"psycopg alone, x size: {one.memory}")
     return 0 if all(cell.same for cells in found.values() for cell in cells) else 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -86,7 +86,8 @@ class Bulk:
             return False
         numbers = dict(zip(counts, qids, strict=True))
         async with cursor.copy(self._sql["bulk_jobs"]) as copy:
-            await copy.write(_jobs(rows, now))
+            for part in _jobs(rows, now):
+                await copy.write(part)
         async with cursor.copy(self._sql["bulk_ready"]) as copy:
             await copy.write(b"".join([COPY_HEADER, *[_ready(row, now, numbers[row.queue]) for row in rows], COPY_END]))
         await cursor.execute(self._sql["bulk_end"], (integers(qids), jobs))
@@ -98,7 +99,7 @@ def _refer(rows: Sequence[Row]) -> bool:
     return any(is_reference(cell) for row in rows for cell in row.cells.values())
 
 
-def _jobs(rows: Sequence[Row], now: int) -> bytes:
+def _jobs(rows: Sequence[Row], now: int) -> Iterator[bytes]:
     return copied(
         _JOBS,
         rows,

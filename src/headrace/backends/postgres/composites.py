@@ -7,11 +7,11 @@ them against the schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, repeat
 from operator import attrgetter
-from struct import Struct, pack
-from typing import Any, NamedTuple
+from struct import Struct, pack, pack_into
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.backends.states import CODES
 from headrace.seam.records import CARRIED, CARRIED_TEXTS, Row, Settlement
@@ -24,6 +24,8 @@ _ARRAY = Struct("!iiiii").pack
 _LENGTH = Struct("!i").pack
 _SIZE = Struct("!i").unpack_from
 _NULL = b"\xff\xff\xff\xff"
+_NUMBER_AT = 8
+_LARGE = 1024 * 1024
 COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 COPY_END = b"\xff\xff"
 
@@ -136,8 +138,11 @@ class Column(NamedTuple):
     derive: Callable[[Any], Any] | None = None
 
 
-class Rows(bytes):
-    """An array of a composite type as it travels. The number of the type is the server's to give, and comes last."""
+class Rows(bytearray):
+    """An array of a composite type as it travels. The number of the type is the server's to give, and is filled in."""
+
+
+_Kind = TypeVar("_Kind", bound=Rows)
 
 
 class JobRows(Rows):
@@ -299,7 +304,7 @@ def job_rows(rows: Sequence[Row]) -> tuple[list[str], JobRows]:
     """The names of the queues of new jobs, and the jobs."""
     names = {row.queue: None for row in rows}
     numbers = {name: number for number, name in enumerate(names, start=1)}
-    return list(names), JobRows(_packed(_JOB, rows, {"queue": numbers.__getitem__}))
+    return list(names), _packed(JobRows, _JOB, rows, {"queue": numbers.__getitem__})
 
 
 _ALONE = _LENGTH(len(JOB)) + UUID.pack(b"")
@@ -333,39 +338,63 @@ def job_row(row: Row) -> bytes:
 
 def settlement_rows(batch: Sequence[Settlement]) -> SettlementRows:
     """Settlements."""
-    return SettlementRows(_packed(_SETTLEMENT, batch, {}))
+    return _packed(SettlementRows, _SETTLEMENT, batch, {})
 
 
 def swap_rows(batch: Sequence[Swap]) -> SwapRows:
     """Cells to be replaced."""
-    return SwapRows(_packed(_SWAP, batch, {}))
+    return _packed(SwapRows, _SWAP, batch, {})
 
 
 def schedule_rows(schedules: Sequence[Schedule]) -> ScheduleRows:
     """Schedules."""
-    return ScheduleRows(_packed(_SCHEDULE, schedules, {}))
+    return _packed(ScheduleRows, _SCHEDULE, schedules, {})
 
 
 def parcel_rows(parcels: Sequence[Parcel]) -> ParcelRows:
     """Whole jobs."""
-    return ParcelRows(_packed(_PARCEL, parcels, {}))
+    return _packed(ParcelRows, _PARCEL, parcels, {})
 
 
-def _packed(read: _Read, records: Sequence[Any], derive: Derive) -> bytes:
-    """The array."""
+def _packed(kind: type[_Kind], read: _Read, records: Sequence[Any], derive: Derive) -> _Kind:
+    """The array. It is made in place: a large cell in it is copied no more often than it must be."""
     if not records:
-        return pack("!iii", 0, 0, 0)
-    array = [_ARRAY(1, 0, 0, len(records), 1)]
+        return kind(pack("!iii", 0, 0, 0))
+    array = kind(_ARRAY(1, 0, 0, len(records), 1))
     for body in _bodies(_LENGTH(len(read.columns)), read, records, derive):
-        array += (_LENGTH(len(body)), body)
-    return b"".join(array)
+        array.extend(_LENGTH(len(body)))
+        array.extend(body)
+    return array
 
 
-def copied(columns: Sequence[Column], rows: Sequence[Row], derive: Derive) -> bytes:
-    """The rows as ``COPY`` takes them."""
-    return b"".join(
-        [COPY_HEADER, *_bodies(pack("!h", len(columns)), _read(columns, bare=True), rows, derive), COPY_END]
-    )
+def copied(columns: Sequence[Column], rows: Sequence[Row], derive: Derive) -> Iterator[bytes]:
+    """The rows as ``COPY`` takes them, in parts. Large cells are parts of their own, and not copied."""
+    head, read = pack("!h", len(columns)), _read(columns, bare=True)
+    yield COPY_HEADER
+    for large, some in groupby(rows, _is_large):
+        if large:
+            for row in some:
+                yield head
+                yield from _in_parts(read, row, derive)
+        else:
+            yield b"".join(_bodies(head, read, list(some), derive))
+    yield COPY_END
+
+
+def _is_large(row: Row) -> bool:
+    return any(len(cell) > _LARGE for cell in row.cells.values())
+
+
+def _in_parts(read: _Read, row: Row, derive: Derive) -> Iterator[bytes]:
+    """One record, column by column."""
+    for (column, packed), value in zip(read.columns, read.attributes(row), strict=True):
+        if derived := column.derive or derive.get(column.name):
+            value = derived(value)
+        if isinstance(value, bytes) and len(value) > _LARGE:
+            yield _LENGTH(len(value))
+            yield value
+        else:
+            yield packed(value)
 
 
 def _bodies(head: bytes, read: _Read, records: Sequence[Any], derive: Derive) -> Iterable[bytes]:
@@ -385,6 +414,7 @@ def _bodies(head: bytes, read: _Read, records: Sequence[Any], derive: Derive) ->
     return map(b"".join, zip(*parts, repeat(body))) if parts else repeat(body, count)
 
 
-def numbered(rows: Rows, oid: int) -> bytes:
+def numbered(rows: Rows, oid: int) -> Rows:
     """The array, with the number that the server gave to the type of its rows."""
-    return b"".join((memoryview(rows)[:8], pack("!I", oid), memoryview(rows)[12:]))
+    pack_into("!I", rows, _NUMBER_AT, oid)
+    return rows

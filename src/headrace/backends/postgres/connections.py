@@ -228,7 +228,7 @@ class Connections:
     async def rows(self, sql: str, params: Sequence[Any] = (), then: Then | None = None) -> list[Any]:
         """All rows of one statement. ``then`` may make another statement from them: it runs before they are returned,
         in its own transaction."""
-        sent = sum(len(param) for param in params if isinstance(param, bytes))
+        sent = sum(len(param) for param in params if isinstance(param, (bytes, bytearray)))
         async with self.session(sent) as session:
             if sent < _LARGE:
                 rows = await _rows(session, sql, params)
@@ -408,4 +408,8 @@ async def give_time(session: Session, sent: int) -> None:
 async def _rows(session: Session, sql: str, params: Sequence[Any]) -> list[Any]:
     cursor = session.cursor_of_rows
     await cursor.execute(sql, params, binary=True)
-    return await cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
+    if not (cursor.pgresult and cursor.pgresult.nfields):
+        return []
+    rows = await cursor.fetchall()
+    cursor.pgresult.clear()  # the cursor would keep it until the next call: twice the bytes of large cells
+    return rows

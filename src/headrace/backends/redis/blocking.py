@@ -17,12 +17,12 @@ from headrace.backends.redis.connection import (
     check_clear,
     keep_alive,
     login,
-    pack,
     refused_login,
 )
 from headrace.backends.redis.connections import LIMIT, Connections
 from headrace.backends.redis.endpoint import Address, Endpoint
 from headrace.backends.redis.events import RedisEvents
+from headrace.backends.redis.requests import Argument, in_parts, is_large, pack
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import HeadraceError, Unavailable
 
@@ -38,7 +38,7 @@ class BlockingConnections(Connections):
         self._socket: socket.socket | None = None
         self._reader = hiredis.Reader(replyError=Refused)
 
-    async def call(self, key: str, *args: bytes | str | int) -> Any:
+    async def call(self, key: str, *args: Argument) -> Any:
         found = self._socket
         if found is not None and not _silent(found):  # it has hung up, most likely
             self._drop()
@@ -90,13 +90,14 @@ class BlockingConnections(Connections):
         context = self._endpoint.tls_context
         return found if context is None else context.wrap_socket(found, server_hostname=address.host)
 
-    def _asked(self, found: socket.socket, args: tuple[bytes | str | int, ...]) -> Any:
-        request = pack(args)
-        deadline = monotonic() + self._limit + len(request) / SLOWEST
+    def _asked(self, found: socket.socket, args: tuple[Argument, ...]) -> Any:
+        parts = in_parts(args) if is_large(args) else [memoryview(pack(args))]
+        deadline = monotonic() + self._limit + sum(map(len, parts)) / SLOWEST
         reader = self._reader
         try:
             found.settimeout(deadline - monotonic())
-            found.sendall(request)
+            for part in parts:
+                found.sendall(part)
             while (said := reader.gets()) is False:
                 found.settimeout(max(0.001, deadline - monotonic()))
                 data = found.recv(_PIECE)

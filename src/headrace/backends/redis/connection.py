@@ -12,6 +12,7 @@ from typing import Any, cast
 import hiredis
 
 from headrace.backends.redis.endpoint import Address, Endpoint
+from headrace.backends.redis.requests import LARGE, Argument, in_parts, is_large, pack
 from headrace.backends.redis.translate import Refused, translated
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Unavailable
@@ -28,8 +29,6 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
 
 _TLS_ALERT = b"\x15\x03"
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
-
-pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
 
 class Connection(asyncio.Protocol):
@@ -57,19 +56,30 @@ class Connection(asyncio.Protocol):
         self.ended = False
         self.refused_by_tls = False
         self._doubted = False
+        self._outgoing: deque[memoryview] = deque()
+        """Of large requests, what the network has not taken yet, and what was sent after them."""
+        self._full = False
+        """Whether the network takes no more just now."""
+        self._fed = 0
+        """Bytes that the reader has had."""
         self._lost: asyncio.Future[None] = self._loop.create_future()
 
-    def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
+    def call(self, *args: Argument) -> asyncio.Future[Any]:
         """Send a command. The future gets its answer."""
         if self.ended:
             raise self._gone()
-        request = pack(args)
+        parts = in_parts(args) if is_large(args) else ()
+        request = b"" if parts else pack(args)
         answer = self._loop.create_future()
-        due = self._loop.time() + self._limit + len(request) / SLOWEST
+        due = self._loop.time() + self._limit + (len(request) + sum(map(len, parts))) / SLOWEST
         self._waiting.append((answer, due))
         if self._watch is None:
             self._watch = self._loop.call_at(due, self._look)
-        self._transport.write(request)
+        if parts or self._outgoing:
+            self._outgoing.extend(parts or (memoryview(request),))
+            self._push()
+        else:
+            self._transport.write(request)
         return answer
 
     @property
@@ -91,7 +101,8 @@ class Connection(asyncio.Protocol):
 
     def send(self, *args: bytes | str | int) -> None:
         """Send a command whose answer no caller waits for."""
-        self._transport.write(pack(args))
+        self._outgoing.append(memoryview(pack(args)))
+        self._push()
 
     def end(self, why: str = "the connection was closed") -> None:
         """Close the connection. Calls that wait fail, as it is unknown what became of their requests."""
@@ -100,6 +111,7 @@ class Connection(asyncio.Protocol):
             self._why = why
             if self._loop.is_closed():
                 return
+            self._outgoing.clear()
             self._transport.abort()
             if self._watch is not None:
                 self._watch.cancel()
@@ -148,6 +160,18 @@ class Connection(asyncio.Protocol):
         if sock is not None and sock.family != getattr(socket, "AF_UNIX", None):
             keep_alive(sock)
 
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._push()
+
+    def _push(self) -> None:
+        """Hand over as much as the network takes: what it cannot take yet, the event loop would copy."""
+        while self._outgoing and not self._full:
+            self._transport.write(self._outgoing.popleft())
+
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
         reader = self._reader
@@ -167,6 +191,11 @@ class Connection(asyncio.Protocol):
                     answer.set_exception(said)
                 else:
                     answer.set_result(said)
+            self._fed += len(data)
+            if self._fed > LARGE and not self._waiting and self._heard is None:
+                # Its bytes stay with the reader until more come. No answer is on its way, so another one takes over.
+                self._reader = hiredis.Reader(replyError=Refused)
+                self._fed = 0
             if self._doubted and not self._waiting:
                 self.end("it has answered late")
         except (hiredis.ProtocolError, IndexError):

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from headrace.backends.redis.connection import Connection, connect
 from headrace.backends.redis.endpoint import Address, Endpoint, Mode
 from headrace.backends.redis.reconnecting import Reconnecting
+from headrace.backends.redis.requests import Argument
 from headrace.backends.redis.translate import Refused, translated
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Unavailable
@@ -35,7 +36,7 @@ class Connections(ABC):
         self._good = False
 
     @abstractmethod
-    async def call(self, key: str, *args: bytes | str | int) -> Any:
+    async def call(self, key: str, *args: Argument) -> Any:
         """Send a command to the server that holds ``key``, and return its answer. Raises errors of the core, and
         :class:`Refused` for what only the caller can judge."""
 
@@ -77,7 +78,7 @@ class ServerConnections(Connections):
         super().__init__(endpoint)
         self._kept = Reconnecting(lambda: self.single("", limit=LIMIT))
 
-    async def call(self, key: str, *args: bytes | str | int) -> Any:
+    async def call(self, key: str, *args: Argument) -> Any:
         connection = self._kept.connection
         if connection is None or not connection.usable:
             connection = await self._kept.get()
@@ -164,7 +165,7 @@ class ClusterConnections(Connections):
         self._learning = asyncio.Lock()
         self._rotation = 0
 
-    async def call(self, key: str, *args: bytes | str | int) -> Any:
+    async def call(self, key: str, *args: Argument) -> Any:
         slot = slot_of(key)
         tried: set[Address] = set()
         for _ in range(_HOPS):

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import fields
 
+from headrace.backends.redis.requests import LARGE, Joined
 from headrace.seam.records import CARRIED, CarriedValues, Cells, Row
 from headrace.types import SECTIONS
 
@@ -52,16 +53,30 @@ _DECODERS: dict[int, Callable[[bytes], tuple[Any, ...]]] = {
 }
 
 
+def large_body(row: Row) -> bytes | Joined:
+    """The same as ``body``, in pieces if a cell is large: that is sent as it is."""
+    if all(len(cell) <= LARGE for cell in row.cells.values()):
+        return body(row)
+    return Joined(_pieces(row))
+
+
 def body(row: Row) -> bytes:
     """The part of a job that follows what the server fills in."""
-    named = _head_of_row(row)
-    head = _encode_shared(*named) if row.key is None and row.group is None else _encode_head(*named)
     cells = row.cells
     if row.headers is None and len(cells) == 1 and (parameters := cells.get("parameters")) is not None:
-        return head + _LENGTHS.pack(NONE, len(parameters), NONE, NONE, NONE) + parameters
-    parts = [row.headers, *[cells.get(name) for name in SECTIONS]]
+        return _head(row) + _LENGTHS.pack(NONE, len(parameters), NONE, NONE, NONE) + parameters
+    return b"".join(_pieces(row))
+
+
+def _pieces(row: Row) -> list[bytes]:
+    parts = [row.headers, *[row.cells.get(name) for name in SECTIONS]]
     lengths = _LENGTHS.pack(*[NONE if part is None else len(part) for part in parts])
-    return b"".join([head, lengths, *[part for part in parts if part is not None]])
+    return [_head(row), lengths, *[part for part in parts if part is not None]]
+
+
+def _head(row: Row) -> bytes:
+    named = _head_of_row(row)
+    return _encode_shared(*named) if row.key is None and row.group is None else _encode_head(*named)
 
 
 def _encode_head(*named: str | int | None) -> bytes:

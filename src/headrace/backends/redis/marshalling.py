@@ -22,7 +22,9 @@ from headrace.backends.redis.job_layout import (
     contents,
     encode,
     head_of,
+    large_body,
 )
+from headrace.backends.redis.requests import Argument, Joined
 from headrace.backends.settlement_checks import check_settled
 from headrace.backends.states import CODES, STATES
 from headrace.errors import InvalidJob
@@ -89,7 +91,7 @@ def weight(row: Row) -> int:
     return 200 + names + len(row.headers or b"") + sum(map(len, row.cells.values()))
 
 
-def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes]]:
+def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes | Joined]]:
     """Queue names, heads, keys, inboxes, tenants and hours of references, groups, and the body of each row."""
     checked(rows)
     names = list(dict.fromkeys(row.queue for row in rows))
@@ -112,7 +114,7 @@ def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes,
         if row.tenant or hour is not None
     ]
     groups = [(i, row.group) for i, row in enumerate(rows, start=1) if row.group is not None]
-    bodies = [body(row) for row in rows]
+    bodies = [large_body(row) for row in rows]
     return encode(names), heads, encode(keys), encode(inboxes), encode(owned), encode(groups), bodies
 
 
@@ -128,10 +130,10 @@ def is_alone(row: Row) -> bool:
     )
 
 
-def one_args(row: Row) -> tuple[bytes | str | int, ...]:
+def one_args(row: Row) -> tuple[Argument, ...]:
     """The arguments of ``insert_one`` after the time."""
     expires = -1 if row.expires is None else row.expires
-    return row.queue, row.id, row.priority, expires, weight(row), row.reply_to or "", body(row)
+    return row.queue, row.id, row.priority, expires, weight(row), row.reply_to or "", large_body(row)
 
 
 def tuples(flat: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
@@ -198,10 +200,10 @@ def entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[i
     for row in rows:
         target = away(row.queue)
         if target is not None:
-            _, head, *_, bodies = insert_args([row])
+            _, head, *_ = insert_args([row])
             optional = or_false(row.key), _rule(row), or_false(row.reply_to), row.tenant, or_false(row.group)
             names = encode((row.queue, *optional, or_false(oldest_hour(row.cells))))
-            blobs.append(head + _pack_long(len(names)) + names + bodies[0])
+            blobs.append(head + _pack_long(len(names)) + names + body(row))
             found.append((target, len(blobs)))
     return found
 

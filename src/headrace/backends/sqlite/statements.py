@@ -24,8 +24,8 @@ _PARTS = {
 def load(noun: str) -> dict[str, str]:
     """The statements of one file, with their parts in place and without comments.
 
-    >>> load("cell")["get"]
-    'SELECT data FROM cells WHERE cell = ?1'
+    >>> load("cell")["drop"]
+    'DELETE FROM cells WHERE cell = ?1'
     """
     texts = _PARTS | read(__package__, noun)
     parts = [name for name in texts if name.startswith("{")]

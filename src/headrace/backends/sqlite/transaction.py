@@ -15,6 +15,10 @@ from headrace.seam.records import JobId
 INLINE = 1_024
 """Cells up to this size lie in their job's row."""
 
+LARGE = 1024 * 1024
+"""Cells beyond this size are written and read in place: the driver and SQLite would each copy them on the way."""
+_PIECE = 1024 * 1024
+
 BEYOND = b"\xff" * 17
 """Sorts after every id."""
 
@@ -46,6 +50,7 @@ class Session:
     """A connection to read from."""
 
     def __init__(self, connection: apsw.Connection) -> None:
+        self._open = connection.blob_open
         self.execute = connection.execute
         self.executemany = connection.executemany
 
@@ -54,8 +59,16 @@ class Session:
         refuses it, and with it that one job."""
         if not isinstance(cell, int):
             return cell
-        row = self.first(_CELL["get"], (cell,))
-        return b"" if row is None else bytes(row[0])
+        row = self.first(_CELL["get"], (cell, LARGE))
+        if row is None:
+            return b""
+        if row[0] is not None:
+            return bytes(row[0])
+        blob = self._open("main", "cells", "data", cell, False)
+        try:
+            return blob.read()
+        finally:
+            blob.close()
 
     def weigh(self, cell: Stored) -> int:
         """How many bytes a stored cell has."""
@@ -173,8 +186,18 @@ class Transaction(Session):
         if self._last_cell is None:
             [self._last_cell] = self.one(_CELL["last"])
         self._last_cell += 1
-        self.execute(_CELL["put"], (self._last_cell, cell))
+        if len(cell) <= LARGE:
+            self.execute(_CELL["put"], (self._last_cell, cell))
+        else:
+            self._put_large(self._last_cell, cell)
         return self._last_cell
+
+    def _put_large(self, number: int, cell: bytes) -> None:
+        self.execute(_CELL["put"], (number, apsw.zeroblob(len(cell))))
+        whole = memoryview(cell)
+        with self._open("main", "cells", "data", number, True) as blob:
+            for start in range(0, len(cell), _PIECE):
+                blob.write(whole[start : start + _PIECE])
 
     def drop(self, *cells: Stored) -> None:
         """Drop stored cells that their rows are about to forget."""

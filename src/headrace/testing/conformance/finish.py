@@ -8,7 +8,19 @@ import pytest
 
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Cancel, Claim, JobKey, Reap, Resume, Selector, Settlement
-from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, needs, row, settle
+from headrace.testing.conformance.base import (
+    HOUR,
+    LEASE,
+    MINUTE,
+    SECOND,
+    T0,
+    ConformanceBase,
+    job_id,
+    needs,
+    number,
+    row,
+    settle,
+)
 from headrace.types import JobState
 
 A, C, F = JobState.AVAILABLE, JobState.COMPLETED, JobState.FAILED
@@ -128,6 +140,29 @@ class FinishTests(ConformanceBase):
         patch: dict[str, bytes | None] = {"vm_state": b"v2", "metadata": None, "blob": b""}
         await store.finish([settle(await self.take_one(store), A, cells=patch)], T0)
         assert (await self.take_one(store)).cells == {"parameters": b"p", "vm_state": b"v2", "blob": b""}
+
+    async def test_cells_of_some_mebibytes_come_back_as_they_were(self, store: Backend) -> None:
+        """From every way in, by every way out, while others go on beside them."""
+        first, second, third = (bytes([n]) + bytes(range(251)) * 12_000 for n in range(3))
+        small = row(3, queue="other")
+        await asyncio.gather(
+            self.put(store, row(1, cells={"parameters": first, "blob": second})),
+            self.put(store, row(2, cells={"vm_state": second}, key="k", headers=b"h")),
+            self.put(store, small),
+        )
+        jobs, [other] = await asyncio.gather(self.take(store), self.take(store, queues=("other",)))
+        found = {number(job): dict(job.cells) for job in jobs + await self.take(store)}
+        assert found == {1: {"parameters": first, "blob": second}, 2: {"vm_state": second}}
+        assert other.cells == small.cells
+        [one] = [job for job in jobs if number(job) == 1]
+        again = settle(one, JobState.AVAILABLE, cells={"blob": third, "parameters": None, "metadata": first})
+        await store.finish([again], T0)
+        [one] = await self.take(store)
+        assert one.cells == {"metadata": first, "blob": third}
+        await store.finish([settle(one, result=second, result_ttl=MINUTE)], T0)
+        [record] = await store.fetch([one.id], frozenset(("metadata", "blob", "result")), T0)
+        assert record is not None
+        assert (record.cells, record.result) == ({"metadata": first, "blob": third}, second)
 
     async def test_queue_and_priority_may_change_with_the_outcome(self, store: Backend) -> None:
         await self.put(store, row(1, key="k"), row(2, queue="other"))

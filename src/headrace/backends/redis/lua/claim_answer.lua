@@ -8,6 +8,8 @@ local answer_claim
 do
     -- How many queues with more jobs get a signal, and in how many queues with passed-over jobs a holder is chosen.
     local SIGNALLED = 64
+    -- Bytes of a job from which it pays to leave out what a run has replaced.
+    local LARGE = 65536
 
     -- Returns, by queue number: the time until there may be more (false: unknown), and whether there is more now.
     local function rest_of(parts, b)
@@ -72,9 +74,9 @@ do
             errors = ask('HMGET', base .. ':e', ids)
         end
         local want = tonumber(ARGV[first + 6])
-        if want ~= ALL_SECTIONS then
-            for i, job in ipairs(b.jobs) do
-                b.jobs[i], patched[i] = trim.job(job, want), trim.patches(patched[i], want)
+        for i, job in ipairs(b.jobs) do
+            if want ~= ALL_SECTIONS or patched[i] and #job > LARGE then
+                b.jobs[i], patched[i] = trim.job(job, trim.unreplaced(patched[i], want)), trim.patches(patched[i], want)
             end
         end
         next_in = (b.room <= 0 or b.is_spent()) and 0 or next_in or -1

@@ -4,7 +4,7 @@ local ALL_SECTIONS = 15
 local trim = {}
 
 do
-    local LENGTHS, LEFT = '>I4I4I4I4', 4294967293
+    local LENGTHS, LEFT, KEPT = '>I4I4I4I4', 4294967293, 4294967294
 
     -- Returns the lengths at ``at``, with LEFT for each section that is left out, and the bytes of the others, which begin at ``first``.
     local function trimmed(packed, at, first, want)
@@ -32,6 +32,18 @@ do
         local first = at + 20 + (headers == NONE and 0 or headers)
         local lengths, cells = trimmed(job, at + 4, first, want)
         return string.sub(job, 1, at + 3) .. lengths .. string.sub(job, at + 20, first - 1) .. cells
+    end
+
+    -- Returns the wanted sections that are as they were enqueued: what a run has replaced need not be sent twice.
+    function trim.unreplaced(patched, want)
+        if patched and #patched >= 16 then
+            for i, length in ipairs({struct.unpack(LENGTHS, patched)}) do
+                if i <= 4 and length ~= KEPT then
+                    want = bit.band(want, bit.bnot(2 ^ (i - 1)))
+                end
+            end
+        end
+        return want
     end
 
     -- The same of cells that a run has replaced.

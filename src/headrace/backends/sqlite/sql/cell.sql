@@ -9,8 +9,8 @@ SELECT coalesce(max(cell), 0) FROM cells
 INSERT INTO cells (cell, data) VALUES (?1, ?2)
 
 -- name: get
--- INTEGER PRIMARY KEY.
-SELECT data FROM cells WHERE cell = ?1
+-- INTEGER PRIMARY KEY; NULL for a large one, which is read in place.
+SELECT CASE WHEN length(data) <= ?2 THEN data END FROM cells WHERE cell = ?1
 
 -- name: size
 -- INTEGER PRIMARY KEY; the length of a blob is read without reading the blob.
