@@ -9,6 +9,7 @@ from pathlib import Path
 
 import headrace
 from headrace.seam.records import CARRIED, Leased, Record
+from headrace.testing.conformance import BackendConformance
 
 HOME = Path(headrace.__file__).parent
 LONGEST_FUNCTION = 60
@@ -32,6 +33,13 @@ def test_no_function_is_long() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _lines(node) > LONGEST_FUNCTION
     ]
     assert not long, f"more than {LONGEST_FUNCTION} lines: split them into steps with names"
+
+
+def test_no_test_of_the_conformance_suite_hides_another() -> None:
+    names = [name for part in BackendConformance.__mro__ for name in vars(part) if name.startswith("test_")]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    assert len(names) > 400
+    assert not twice, "of tests with the same name, only one would run"
 
 
 def test_no_script_is_long() -> None:

@@ -14,6 +14,7 @@ class TestPostgres(BackendConformance):
     capabilities = (
         "durable", "hints", "ticks", "references", "documents", "archive", "tracks", "tables", "finish_and_claim",
         "policies", "store_depth", "events", "journal", "parts", "usage", "reserve", "transfers", "strict_order",
+        "weighs_wanted",
     )  # fmt: skip
 
     def connect(self, place: Path) -> PostgresBackend:

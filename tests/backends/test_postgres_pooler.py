@@ -62,7 +62,7 @@ def nothing_left_behind() -> Iterator[None]:
 class TestPooledPostgres(BackendConformance):
     capabilities = (
         "durable", "policies", "store_depth", "ticks", "references", "documents", "archive", "tracks", "tables",
-        "finish_and_claim", "journal", "parts", "usage", "reserve", "transfers", "strict_order",
+        "finish_and_claim", "journal", "parts", "usage", "reserve", "transfers", "strict_order", "weighs_wanted",
     )  # fmt: skip
 
     def connect(self, place: Path) -> Backend:

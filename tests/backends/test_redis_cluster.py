@@ -19,7 +19,7 @@ from tests.valkey_cluster import stores
 class TestRedisCluster(BackendConformance):
     capabilities = (
         "durable", "hints", "policies", "ticks", "references", "documents", "archive", "tracks", "finish_and_claim",
-        "events", "journal", "parts", "usage", "transfers", "strict_order",
+        "events", "journal", "parts", "usage", "transfers", "strict_order", "weighs_wanted",
     )  # fmt: skip
 
     def connect(self, place: Path) -> ClusterBackend:

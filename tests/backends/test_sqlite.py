@@ -10,6 +10,7 @@ class TestSqlite(BackendConformance):
     capabilities = (
         "durable", "hints", "policies", "store_depth", "ticks", "references", "documents", "archive", "tracks",
         "tables", "finish_and_claim", "events", "journal", "parts", "usage", "transfers", "strict_order",
+        "weighs_wanted",
     )  # fmt: skip
 
     def connect(self, place: Path) -> SqliteBackend:

@@ -13,7 +13,7 @@ from tests.backends.planted import SEEN_BY_SUITE
 class TestMemory(BackendConformance):
     capabilities = (
         "hints", "policies", "store_depth", "ticks", "references", "documents", "archive", "tracks",
-        "finish_and_claim", "events", "journal", "parts", "usage", "transfers", "strict_order",
+        "finish_and_claim", "events", "journal", "parts", "usage", "transfers", "strict_order", "weighs_wanted",
     )  # fmt: skip
 
     def connect(self, place: Path) -> MemoryBackend:

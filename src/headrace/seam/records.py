@@ -156,8 +156,9 @@ class Claim(Struct, frozen=True):
     lost_below: int | None = None
     """Pass over jobs whose ``lost`` is not below this. A job that may be killing its workers is claimed alone."""
     max_bytes: int = 4 * 1024 * 1024
-    """No further job is taken once those taken weigh this much (as retention counts), so that an answer can be carried
-    and kept however large the jobs are."""
+    """No further job is taken once those taken weigh this much, so that an answer can be carried and kept however large
+    the jobs are. A job weighs what retention counts, without the sections that are not wanted. A store that has to read
+    or carry those too, because it keeps a job as a whole, may count them."""
 
 
 class Leased(Struct, frozen=True, gc=False):

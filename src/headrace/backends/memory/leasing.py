@@ -39,7 +39,7 @@ class Leasing:
                 taken.passed.append(entry)
             else:
                 taken.jobs.append(self._lease(entry, req, now))
-                taken.bytes -= entry.measure()
+                taken.bytes -= entry.measure() - _spared(entry, req.want)
                 most -= 1
                 yield entry
 
@@ -59,6 +59,11 @@ class Leasing:
             entry.run_at, entry.enqueued_at, entry.attempt, entry.lost, *entry.carried, entry.headers, entry.error,
             entry.group, begun, left,
         )  # fmt: skip
+
+
+def _spared(entry: Entry, want: frozenset[str] | None) -> int:
+    """Bytes of the cells that are not wanted."""
+    return 0 if want is None else sum(len(cell) for name, cell in entry.cells.items() if name not in want)
 
 
 def reaped(entry: Entry) -> Reaped:

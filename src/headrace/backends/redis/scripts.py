@@ -16,7 +16,7 @@ _ALL = (*_JOBS, *_INDEX, "set_aside", "moves", "tenants", "ends", "settle")
 _INSERT = ("cells", "replace", "insert")
 _GOVERN = (*_ALL, "recall", "govern")
 _FINISH = (*_INSERT, "send", "kinds", "finish")
-_CLAIM = ("recall", "govern", "pick", "visits", "walk", "batch", "last_chance", "claim", "trim", "claim_answer")
+_CLAIM = ("recall", "govern", "pick", "visits", "walk", "trim", "batch", "last_chance", "claim", "claim_answer")
 _READ = ("queues", "jobs", "policies", *_TURNS, "keys")
 _PARTS = {
     "insert": (*_JOBS, *_INDEX, "set_aside", "moves", "tenants", *_INSERT, "settle", "insert_main"),
@@ -80,7 +80,7 @@ _PARTS = {
     "trace": ("stops_when_full", "traces", "trace_main"),
     "untrace": ("runs_when_full", "untrace_main"),
     "choose": ("runs_when_full", "jobs", "last_chance", "choose_main"),
-    "peek": ("runs_when_full", "jobs", "order", "policies", "ready", "walk", "peek_main"),
+    "peek": ("runs_when_full", "jobs", "order", "policies", "ready", "walk", "trim", "peek_main"),
     "expire": ("runs_when_full", *_ALL, "expire_main"),
     "overdue": ("jobs", "steady", "overdue_main"),
     "ended": ("runs_when_full", "jobs", "held_results", "ended_main"),

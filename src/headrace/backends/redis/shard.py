@@ -365,8 +365,12 @@ def steady_args(req: r.Reap) -> tuple[str | int, int, int]:
 def claim_args(req: r.Claim) -> tuple[Any, ...]:
     """The arguments of a claim."""
     below = NO_BOUND if req.lost_below is None else req.lost_below
-    want = marshalling.ALL_SECTIONS if req.want is None else marshalling.wanted(req.want)
-    return req.holder, encode(req.queues), req.limit, req.lease_for, below, req.max_bytes, want
+    return req.holder, encode(req.queues), req.limit, req.lease_for, below, req.max_bytes, wanted_bits(req)
+
+
+def wanted_bits(req: r.Claim) -> int:
+    """A bit for each section that a claim wants."""
+    return marshalling.ALL_SECTIONS if req.want is None else marshalling.wanted(req.want)
 
 
 def _settled(answers: Sequence[int]) -> list[JobState | None]:

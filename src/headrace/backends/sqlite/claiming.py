@@ -13,7 +13,7 @@ import apsw
 from headrace.backends.claims import share_out
 from headrace.backends.sqlite.delayed import PROMOTED_AT_ONCE, demote, promote
 from headrace.backends.sqlite.governed_queue import GovernedQueue
-from headrace.backends.sqlite.lease_writer import EXPIRED_AT_ONCE, SqliteTaken, leased
+from headrace.backends.sqlite.lease_writer import EXPIRED_AT_ONCE, SqliteTaken, leased, spared
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
 from headrace.backends.sqlite.transaction import BEYOND, Session, Transaction
@@ -250,8 +250,7 @@ def _merge(tx: Transaction, heads: Sequence[Head], taken: SqliteTaken, room: _Ro
     """The first jobs of several queues. A queue is read only when its first job comes up."""
     step = min(room.jobs, max(2, 2 * room.jobs // len(heads)))
     ahead: list[tuple[Key, int, int, Iterator[Any]]] = [
-        (head.first or _LOWEST, number, -1, _read(tx, head.qid, taken.lost_bound, step, now))
-        for number, head in enumerate(heads)
+        (head.first or _LOWEST, number, -1, _read(tx, head.qid, taken, step, now)) for number, head in enumerate(heads)
     ]
     heapify(ahead)
     shares: Counter[int] = Counter()
@@ -274,12 +273,16 @@ def _merge(tx: Transaction, heads: Sequence[Head], taken: SqliteTaken, room: _Ro
     return jobs
 
 
-def _read(tx: Transaction, lane: int, lost_bound: int, step: int, now: int) -> Iterator[Any]:
-    """The claimable jobs of a lane in order: priority, run_at, id and size."""
-    last = _LOWEST
+def _read(tx: Transaction, lane: int, taken: SqliteTaken, step: int, now: int) -> Iterator[Any]:
+    """The claimable jobs of a lane in order: priority, run_at, id and what is wanted of them weighs."""
+    last, want = _LOWEST, taken.req.want
+    order = _SQL["order" if want is None else "order_with_cells"]
     while True:
-        rows = tx.rows(_SQL["order"], (lane, *last, now, lost_bound, step))
-        yield from rows
+        rows = tx.rows(order, (lane, *last, now, taken.lost_bound, step))
+        if want is None:
+            yield from rows
+        else:
+            yield from ((*row[:3], row[3] - spared(tx, row[4:], want)) for row in rows)
         if len(rows) < step:
             return
         last = rows[-1][:3]
@@ -304,7 +307,7 @@ def _take(
         demote(tx, qid, now)
         rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))
     if room is not None:
-        rows = rows[: room.fit([row[-1] for row in rows])]
+        rows = rows[: room.fit([row[-1] - spared(tx, row[-6:-2], req.want) for row in rows])]
     if not rows:
         return []
     bounds = (qid, now, taken.lost_bound, *rows[-1][:3])

@@ -85,6 +85,13 @@ def _left(cells: Sequence[Stored], want: frozenset[str] | None) -> tuple[str, ..
     return tuple([name for name, cell in zip(SECTIONS, cells, strict=True) if cell is not None and name not in want])
 
 
+def spared(tx: Session, cells: Sequence[Stored], want: frozenset[str] | None) -> int:
+    """Bytes of the cells that are not wanted."""
+    if want is None:
+        return 0
+    return sum(tx.weigh(cell) for name, cell in zip(SECTIONS, cells, strict=True) if name not in want)
+
+
 class LeaseWriter:
     """What one claim leases from one governed queue."""
 
@@ -125,17 +132,18 @@ class LeaseWriter:
                 unsound.add(job_id)
                 continue
             left_there = _NOTHING
+            left -= size
             if far != 0 or want is not None or vm_state is not None or metadata is not None or blob is not None:
                 stored = parameters, vm_state, metadata, blob
                 headers, error, cells = _read(tx, far, headers, error, stored, want)
                 left_there = _left(stored, want)
+                left += spared(tx, stored, want)
             else:
                 cells = {} if parameters is None else {"parameters": parameters}
             jobs.append(Leased(
                 job_id, queue, task, cells, next_epoch(epoch, now), tenant, key, priority, run_at, enqueued_at, attempt,
                 lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0, left_there,
             ))  # fmt: skip
-            left -= size
         taken.bytes = left
         sound = run.rows[:drawn]
         if unsound:

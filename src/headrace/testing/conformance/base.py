@@ -26,6 +26,7 @@ LEASE = 30 * SECOND
 CAPABILITIES = (
     "durable", "hints", "policies", "store_depth", "ticks", "references", "documents", "archive", "tracks",
     "tables", "finish_and_claim", "events", "journal", "parts", "usage", "reserve", "transfers", "strict_order",
+    "weighs_wanted",
 )  # fmt: skip
 
 HOSTILE = (

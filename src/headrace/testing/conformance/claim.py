@@ -104,6 +104,29 @@ class ClaimTests(ConformanceBase):
             assert claimed.next_in == (0 if len(found) < 3 else None)
         assert found == [[0, 1, 2], [3, 4, 5], [6]]
 
+    @needs("weighs_wanted")
+    async def test_what_is_not_wanted_weighs_nothing(self, store: Backend) -> None:
+        small, large = b"{}", bytes(100_000)
+        await self.put(store, *(row(n, cells={"parameters": small, "blob": large}) for n in range(8)))
+        first = await store.claim(Claim("w1", ("q",), 9, LEASE, frozenset(("parameters",)), max_bytes=250_000), T0)
+        assert ([number(job) for job in first.jobs], first.next_in) == (list(range(8)), None)
+        replaced = {"parameters": large, "blob": small, "vm_state": large}
+        again = [settle(job, JobState.AVAILABLE, delay=None, cells=replaced) for job in first.jobs[:6]]
+        await store.finish([*again, *(settle(job) for job in first.jobs[6:])], T0)
+        heavy = await store.claim(Claim("w1", ("q",), 9, LEASE, frozenset(("parameters",)), max_bytes=250_000), T0)
+        assert ([number(job) for job in heavy.jobs], heavy.next_in) == ([0, 1, 2], 0)
+        light = await store.claim(Claim("w1", ("q",), 9, LEASE, frozenset(("blob",)), max_bytes=250_000), T0)
+        assert ([number(job) for job in light.jobs], light.next_in) == ([3, 4, 5], None)
+        assert [job.cells for job in light.jobs] == [{"blob": small}] * 3
+
+    @needs("weighs_wanted")
+    async def test_what_is_not_wanted_weighs_nothing_in_several_queues(self, store: Backend) -> None:
+        cells = {"metadata": bytes(30_000), "blob": bytes(100_000)}
+        await self.put(store, *(row(n, queue="ab"[n % 2], cells=cells) for n in range(8)))
+        for expected in ([0, 1, 2, 3], [4, 5, 6, 7]):
+            req = Claim("w1", ("a", "b"), 9, LEASE, frozenset(("metadata",)), max_bytes=100_000)
+            assert [number(job) for job in (await store.claim(req, T0)).jobs] == expected
+
     async def test_a_job_heavier_than_the_bound_comes_alone(self, store: Backend) -> None:
         await self.put(store, row(1, cells={"blob": bytes(100_000)}), row(2))
         for expected in (1, 2):

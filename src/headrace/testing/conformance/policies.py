@@ -345,12 +345,24 @@ class PolicyTests(GovernedBase):
         assert await self.got(store, at=T0 + LEASE) == [1]
 
     @needs("policies")
-    async def test_large_jobs_come_a_few_at_a_time(self, store: Backend) -> None:
+    async def test_large_jobs_of_tenants_come_a_few_at_a_time(self, store: Backend) -> None:
         await self.govern(store, tenant_batch=1)
         await self.put(store, *(row(n, tenant="ab"[n % 2], cells={"blob": bytes(100_000)}) for n in range(4)))
         claimed = await self.claim(store, max_bytes=150_000)
         assert ([number(job) for job in claimed.jobs], claimed.next_in) == ([0, 1], 0)
         assert await self.got(store) == [2, 3]
+
+    @needs("policies", "weighs_wanted")
+    async def test_what_is_not_wanted_of_tenants_weighs_nothing(self, store: Backend) -> None:
+        await self.govern(store, tenant_batch=2)
+        cells = {"parameters": b"{}", "metadata": bytes(40_000), "blob": bytes(100_000)}
+        await self.put(store, *(row(n, tenant="ab"[n % 2], cells=cells) for n in range(12)))
+        claimed = await self.claim(store, want=frozenset(("parameters",)), limit=5, max_bytes=150_000)
+        assert len(claimed.jobs) == 5
+        claimed = await self.claim(store, want=frozenset(("metadata",)), max_bytes=150_000)
+        assert (len(claimed.jobs), claimed.next_in) == (4, 0)
+        claimed = await self.claim(store, max_bytes=150_000)
+        assert (len(claimed.jobs), claimed.next_in) == (2, 0)
 
     @needs("policies")
     async def test_one_of_many_concurrent_claims_gets_each_job(self, store: Backend) -> None:

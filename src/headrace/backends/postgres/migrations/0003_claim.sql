@@ -300,20 +300,72 @@ BEGIN
     RETURN v_places;
 END $$;
 
--- Bytes of the jobs that this transaction has leased until then.
-CREATE FUNCTION bytes_leased(p_until bigint, p_qids integer[]) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+-- Bytes of the cells of these jobs that are not wanted. Nothing is read of a cell but its length.
+CREATE FUNCTION spared(p_ids uuid[], p_want smallint) RETURNS TABLE (id uuid, bytes bigint) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
 BEGIN
-    RETURN (  -- leased_until
+    IF p_want = 15 THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT x.id, coalesce(sum(octet_length(x.cell)), 0) FROM (
+        SELECT j.id, p.bit, CASE
+            WHEN c.mask & p.bit <> 0 THEN CASE p.bit WHEN 1 THEN c.parameters WHEN 2 THEN c.vm_state WHEN 4 THEN c.metadata ELSE c.blob END
+            ELSE CASE p.bit WHEN 1 THEN j.parameters WHEN 2 THEN j.vm_state WHEN 4 THEN j.metadata ELSE j.blob END
+        END AS cell
+        FROM contents(p_ids) AS j LEFT JOIN patches AS c ON c.id = ANY (ARRAY[j.id])  -- patches_pkey
+        CROSS JOIN (VALUES (1), (2), (4), (8)) AS p (bit) WHERE p_want & p.bit = 0
+    ) AS x GROUP BY x.id;
+END $$;
+
+-- What is wanted of the jobs at these places weighs.
+CREATE FUNCTION weighed(p_places tid[], p_want smallint) RETURNS TABLE (place tid, ord bigint, bytes bigint)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT n.place, n.ord, y.size - coalesce(s.bytes, 0)
+    FROM unnest(p_places) WITH ORDINALITY AS n (place, ord) JOIN ready AS y ON y.ctid = n.place
+    LEFT JOIN spared(ARRAY(SELECT z.id FROM ready AS z WHERE z.ctid = ANY (p_places)), p_want) AS s ON s.id = y.id;
+END $$;
+
+-- The first of these places, until what is wanted of their jobs weighs enough.
+CREATE FUNCTION fit(p_places tid[], p_max_bytes bigint, p_want smallint) RETURNS SETOF tid
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
+    SELECT w.place FROM (
+        SELECT n.place, sum(n.bytes) OVER (ORDER BY n.ord) - n.bytes AS before FROM weighed(p_places, p_want) AS n
+    ) AS w WHERE w.before < p_max_bytes;
+END $$;
+
+-- Whether what is wanted of the jobs that this transaction has leased until then weighs enough.
+CREATE FUNCTION is_heavy(p_until bigint, p_qids integer[], p_max_bytes bigint, p_want smallint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_bytes bigint := (  -- leased_until
         SELECT sum(l.size) FROM leased AS l
         WHERE l.lease_until = p_until AND l.xmin = pg_current_xact_id()::xid AND l.qid = ANY (p_qids)
     );
+BEGIN
+    IF v_bytes >= p_max_bytes AND p_want <> 15 THEN
+        v_bytes := v_bytes - (
+            SELECT sum(s.bytes) FROM spared(ARRAY(
+                SELECT l.id FROM leased AS l
+                WHERE l.lease_until = p_until AND l.xmin = pg_current_xact_id()::xid AND l.qid = ANY (p_qids)
+            ), p_want) AS s
+        );
+    END IF;
+    RETURN coalesce(v_bytes >= p_max_bytes, false);
 END $$;
 
 -- When a claim that could take more jobs should look again. Now: if its jobs weigh enough, if an expired job made way
 -- for another, or if a job that it could take is left because somebody has locked it. Otherwise when the next job is
 -- due. Jobs that are no longer due, because the clock was set back, wait apart again.
 CREATE FUNCTION next_due(
-    p_now bigint, p_qids integer[], p_marks spot[], p_from bigint, p_bound integer, p_got integer, p_until bigint, p_max_bytes bigint, p_dying boolean
+    p_now bigint, p_qids integer[], p_marks spot[], p_from bigint, p_bound integer, p_got integer, p_until bigint, p_max_bytes bigint,
+    p_want smallint, p_dying boolean
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_most CONSTANT integer := 1000;
@@ -324,7 +376,7 @@ DECLARE
     v_early bigint;
 BEGIN
     IF p_got > 0 OR p_dying THEN
-        IF bytes_leased(p_until, p_qids) >= p_max_bytes OR p_dying AND EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (p_qids)) THEN
+        IF is_heavy(p_until, p_qids, p_max_bytes, p_want) OR p_dying AND EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (p_qids)) THEN
             RETURN p_now;
         END IF;
     END IF;
@@ -356,10 +408,10 @@ BEGIN
 END $$;
 
 -- Up to where a claim has looked: the last job that it took, or the end if nothing cut it short.
-CREATE FUNCTION looked_upto(p_until bigint, p_qids integer[], p_left integer, p_max_bytes bigint) RETURNS spot
+CREATE FUNCTION looked_upto(p_until bigint, p_qids integer[], p_left integer, p_max_bytes bigint, p_want smallint) RETURNS spot
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    IF p_left > 0 AND (bytes_leased(p_until, p_qids) >= p_max_bytes) IS NOT TRUE THEN
+    IF p_left > 0 AND NOT is_heavy(p_until, p_qids, p_max_bytes, p_want) THEN
         RETURN last_spot();
     END IF;
     RETURN coalesce((  -- leased_until
@@ -508,10 +560,9 @@ BEGIN
         ), fitting AS (  -- usually all of them, without adding up one by one
             SELECT h.place FROM head AS h WHERE (SELECT sum(a.size) FROM head AS a) <= p_max_bytes
             UNION ALL
-            SELECT w.place FROM (
-                SELECT h.place, sum(h.size) OVER (ORDER BY h.priority, h.run_at, h.id ROWS UNBOUNDED PRECEDING) - h.size AS before
-                FROM head AS h WHERE (SELECT sum(a.size) FROM head AS a) > p_max_bytes
-            ) AS w WHERE w.before < p_max_bytes
+            SELECT f.place FROM fit(
+                ARRAY(SELECT h.place FROM head AS h ORDER BY h.priority, h.run_at, h.id), p_max_bytes, p_want
+            ) AS f (place) WHERE (SELECT sum(a.size) FROM head AS a) > p_max_bytes
         ), gone AS (
             DELETE FROM ready AS y USING fitting AS f WHERE y.ctid = f.place RETURNING y.*
         ), held AS (
@@ -540,19 +591,19 @@ BEGIN
         GET DIAGNOSTICS v_got = ROW_COUNT;
         v_left := v_left - v_got;
         IF s.dying THEN
-            v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left, p_max_bytes);
+            v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left, p_max_bytes, p_want);
             RETURN QUERY SELECT * FROM expire(v_now, doomed_upto(v_now, s.qids, v_upto));
             v_more := v_more OR doomed_upto(v_now, s.qids, v_upto) <> '{}';  -- somebody has them in hand, and may let go
         END IF;
         IF s.suspects THEN
-            v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left, p_max_bytes);
+            v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left, p_max_bytes, p_want);
             v_passed := passed_upto(v_now, s.qids, v_upto, v_bound, p_holder, p_lease_for);
         END IF;
     END IF;
     v_next := CASE
         WHEN v_left <= 0 THEN NULL
         WHEN v_more OR v_passed > 0 THEN v_now
-        ELSE least(next_due(v_now, s.qids, v_marks, v_from, v_bound, v_got, v_now + p_lease_for, p_max_bytes, s.dying), s.pause)
+        ELSE least(next_due(v_now, s.qids, v_marks, v_from, v_bound, v_got, v_now + p_lease_for, p_max_bytes, p_want, s.dying), s.pause)
     END;
     RETURN NEXT last_row(walked() - v_walked, v_passed, v_next - v_now, CASE WHEN NOT v_more THEN v_now END, NULL, NULL);
 END $$;

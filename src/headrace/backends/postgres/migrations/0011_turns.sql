@@ -866,12 +866,11 @@ END $$;
 
 -- 4. Take, second half: ``take``, next to ``claim_v1``.
 
--- Cut a visit short once its jobs weigh enough.
-CREATE FUNCTION fitting(INOUT v visit, p_bytes bigint) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- Cut a visit short once what is wanted of its jobs weighs enough.
+CREATE FUNCTION fitting(INOUT v visit, p_bytes bigint, p_want smallint) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    SELECT count(*), sum(w.size) INTO v.taken, v.bytes FROM (
-        SELECT y.size, sum(y.size) OVER (ORDER BY n.ord) - y.size AS before
-        FROM unnest(v.places) WITH ORDINALITY AS n (place, ord) JOIN ready AS y ON y.ctid = n.place
+    SELECT count(*), coalesce(sum(w.bytes), 0) INTO v.taken, v.bytes FROM (
+        SELECT n.bytes, sum(n.bytes) OVER (ORDER BY n.ord) - n.bytes AS before FROM weighed(v.places, p_want) AS n
     ) AS w WHERE w.before < p_bytes;
 END $$;
 
@@ -1054,8 +1053,8 @@ BEGIN
         v_done := '{}';
         FOREACH v IN ARRAY first_jobs(rule, gates, p_now, v_visits, v_room, v_bound) LOOP
             EXIT WHEN v_room <= 0 OR v_bytes <= 0;
-            IF v.bytes > v_bytes THEN
-                v := fitting(v, v_bytes);
+            IF v.bytes > v_bytes OR p_want <> 15 THEN
+                v := fitting(v, v_bytes, p_want);
             END IF;
             v_bytes := v_bytes - v.bytes;
             v.rests := v.cost > 0 AND v.taken < least(v.most, v_room) AND v_bytes > 0;
@@ -1228,7 +1227,8 @@ BEGIN
                     v_next := least(v_next, p_now + a.next_in);
                 END IF;
             END LOOP;
-            v_bytes := v_bytes - coalesce((SELECT sum(l.size) FROM leased AS l WHERE l.id = ANY (v_ids)), 0);  -- leased_pkey
+            v_bytes := v_bytes - coalesce((SELECT sum(l.size) FROM leased AS l WHERE l.id = ANY (v_ids)), 0)  -- leased_pkey
+                + coalesce((SELECT sum(s.bytes) FROM spared(v_ids, p_want) AS s), 0);
         ELSE
             scope.qids := ARRAY[v_qids[(i - 1) % cardinality(v_qids) + 1]];
             scope.names := ARRAY[v_names[(i - 1) % cardinality(v_qids) + 1]];

@@ -11,7 +11,7 @@ from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.job_layout import encode
 from headrace.backends.redis.marshalling import at_arg
-from headrace.backends.redis.shard import NO_BOUND, Shard, claim_args, steady_args
+from headrace.backends.redis.shard import NO_BOUND, Shard, claim_args, steady_args, wanted_bits
 from headrace.backends.states import CODES
 from headrace.seam import records as r
 from headrace.types import JobState
@@ -119,7 +119,7 @@ class ClusterShard(Shard):
         """What a claim would find, in its order."""
         below = NO_BOUND if req.lost_below is None else req.lost_below
         ids, priorities, run_ats, sizes, kinds, next_in, more, quiet, governed, paused, ends = await self._run(
-            "peek", at_arg(at), encode(queues), req.limit, below, req.max_bytes
+            "peek", at_arg(at), encode(queues), req.limit, below, req.max_bytes, wanted_bits(req)
         )
         met = [Met(*one) for one in zip(priorities, map(int, run_ats), ids, sizes, kinds, strict=True)]
         return Peeked(

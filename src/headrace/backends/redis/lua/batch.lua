@@ -5,12 +5,14 @@ local CHUNK = 1000
 local STEPS, CANCELS = 2000, 1000
 -- How many bodies are read before their usual size is known.
 local FIRST = 8
+-- Where only some sections are wanted, how many times as much is read as is answered.
+local READ = 4
 
 -- Opens the batch of a claim: what it has taken, and what it may still take.
-local function open_batch(now, holder, limit, lease_for, lost_below, max_bytes)
+local function open_batch(now, holder, limit, lease_for, lost_below, max_bytes, want)
     local ids, jobs, states, expired = {}, {}, {}, {}
     local saved, leases = {}, {}
-    local read, weight = 0, 0
+    local read, weight, unread = 0, 0, max_bytes * READ
     local dying = call('EXISTS', base .. ':y') == 1
     local till = number(now + lease_for)
     -- The first bytes of the state of every job that is leased for the first time.
@@ -35,13 +37,24 @@ local function open_batch(now, holder, limit, lease_for, lost_below, max_bytes)
 
     -- Reads the bodies of a piece from ``from`` on, as many as there may be room for.
     local function read_bodies(piece, from, bodies, most)
-        local count_most = read == 0 and FIRST or math.max(1, math.min(CHUNK, 4 * read, math.ceil(b.room * read / weight)))
+        local room = want == ALL_SECTIONS and b.room or unread
+        local count_most = read == 0 and FIRST or math.max(1, math.min(CHUNK, 4 * read, math.ceil(room * read / weight)))
         local last = math.min(#piece, from + math.min(count_most, most) - 1)
         local wanted = from == 1 and last == #piece and piece or {unpack(piece, from, last)}
         for i, job in ipairs(ask('HMGET', base .. ':j', wanted)) do
             bodies[from + i - 1] = job
             read, weight = read + 1, weight + (job and #job or 0)
         end
+    end
+
+    -- A job that weighs ``size`` was taken, ``j`` unless it never ran before: what is wanted of it takes up room.
+    local function fill(id, job, j, size)
+        if want ~= ALL_SECTIONS then
+            local patched = j and call('HGET', base .. ':c', id)
+            unread = unread - #job - (patched and #patched or 0)
+            size = size - trim.spared(job, patched, want)
+        end
+        b.room = unread > 0 and b.room - size or 0
     end
 
     -- Writes the leases.
@@ -109,7 +122,8 @@ local function open_batch(now, holder, limit, lease_for, lost_below, max_bytes)
                 end
                 if packed then
                     local n = #ids + 1
-                    b.room, taken = b.room - size, taken + 1
+                    taken = taken + 1
+                    fill(id, bodies[i], j, size)
                     ids[n], jobs[n], states[n] = id, bodies[i], packed
                     n = #saved
                     saved[n + 1], saved[n + 2] = id, packed

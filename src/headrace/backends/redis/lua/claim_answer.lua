@@ -36,7 +36,8 @@ do
 
     function answer_claim(now, first)
         local holder, limit, lease_for, lost_below = ARGV[first], tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4])
-        local b = open_batch(now, holder, limit, lease_for, lost_below, tonumber(ARGV[first + 5]))
+        local want = tonumber(ARGV[first + 6])
+        local b = open_batch(now, holder, limit, lease_for, lost_below, tonumber(ARGV[first + 5]), want)
         local parts, next_in = parts_of(cmsgpack.unpack(ARGV[first + 1]), now, b)
         claim(b, parts)
         local ids = b.ids
@@ -73,7 +74,6 @@ do
         if #ids > 0 and call('EXISTS', base .. ':e') == 1 then
             errors = ask('HMGET', base .. ':e', ids)
         end
-        local want = tonumber(ARGV[first + 6])
         for i, job in ipairs(b.jobs) do
             if want ~= ALL_SECTIONS or patched[i] and #job > LARGE then
                 b.jobs[i], patched[i] = trim.job(job, trim.unreplaced(patched[i], want)), trim.patches(patched[i], want)

@@ -1,5 +1,5 @@
 -- Finds what a claim would find in queues that are not governed, in its order.
--- ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes. Answers ids, priorities, run_ats, sizes, kinds (0 to be claimed, 1
+-- ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes, wanted sections (a bit for each). Answers ids, priorities, run_ats, sizes, kinds (0 to be claimed, 1
 -- expired, 2 passed over); the time until the next job is due (-1: none); whether more are due than it looked at; whether a queue has due
 -- jobs but no signal; the queues that are governed and may have something; the queues that are paused; and the time until the first of
 -- these pauses ends (-1: none does). It stops at ``limit`` jobs to be claimed.
@@ -12,7 +12,8 @@ local ASKED = 256
 local VISITED = 32
 
 local now = clock(ARGV[1])
-local limit, lost_below, room = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local limit, lost_below, room, want = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local unread = 4 * room
 local given, qids, seen, titles = cmsgpack.unpack(ARGV[2]), {}, {}, {}
 local governed_ones, paused_ones, plain, due = {}, {}, {}, {}
 local next_in, ends = -1, -1
@@ -83,8 +84,13 @@ local function take(piece, scores, cursors)
         elseif j and j.lost >= lost_below then
             kind = 2
         else
-            size = j and j.size or select(4, head(call('HGET', base .. ':j', id)))
-            taken, room = taken + 1, room - size
+            local job = (not j or want ~= ALL_SECTIONS) and call('HGET', base .. ':j', id)
+            size = j and j.size or select(4, head(job))
+            if want ~= ALL_SECTIONS and is_whole_job(job) then
+                unread = unread - #job
+                size = size - trim.spared(job, j and call('HGET', base .. ':c', id), want)
+            end
+            taken, room = taken + 1, unread > 0 and room - size or 0
         end
         local at = #ids + 1
         ids[at], priorities[at], run_ats[at], sizes[at], kinds[at] = id, cursors[i].priority, scores[i], size, kind

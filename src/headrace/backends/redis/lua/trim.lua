@@ -34,6 +34,15 @@ do
         return string.sub(job, 1, at + 3) .. lengths .. string.sub(job, at + 20, first - 1) .. cells
     end
 
+    -- The same of cells that a run has replaced.
+    function trim.patches(patched, want)
+        if not patched or #patched < 16 then
+            return patched
+        end
+        local lengths, cells = trimmed(patched, 1, 17, want)
+        return lengths .. cells
+    end
+
     -- Returns the wanted sections that are as they were enqueued: what a run has replaced need not be sent twice.
     function trim.unreplaced(patched, want)
         if patched and #patched >= 16 then
@@ -46,12 +55,17 @@ do
         return want
     end
 
-    -- The same of cells that a run has replaced.
-    function trim.patches(patched, want)
-        if not patched or #patched < 16 then
-            return patched
+    -- Returns the bytes of the sections that are not wanted; ``patched``: what a run has replaced.
+    function trim.spared(job, patched, want)
+        local at = JOB_SIZE + 9 + struct.unpack('>I4', job, JOB_SIZE + 1)
+        local lengths, total = {struct.unpack(LENGTHS, job, at)}, 0
+        local replaced = patched and #patched >= 16 and {struct.unpack(LENGTHS, patched)}
+        for i = 1, 4 do
+            local length = replaced and replaced[i] ~= KEPT and replaced[i] or lengths[i]
+            if length < LEFT and bit.band(want, 2 ^ (i - 1)) == 0 then
+                total = total + length
+            end
         end
-        local lengths, cells = trimmed(patched, 1, 17, want)
-        return lengths .. cells
+        return total
     end
 end

@@ -62,6 +62,15 @@ WHERE lane = ?1 AND (priority, run_at, id) > (?2, ?3, ?4) AND run_at <= ?5 AND (
 ORDER BY priority, run_at, id
 LIMIT ?7
 
+-- name: order_with_cells
+-- The same; INTEGER PRIMARY KEY of jobs.
+SELECT r.priority, r.run_at, r.id, r.size, j.parameters, j.vm_state, j.metadata, j.blob
+FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
+WHERE r.lane = ?1 AND (r.priority, r.run_at, r.id) > (?2, ?3, ?4) AND r.run_at <= ?5
+    AND (r.dies_at IS NULL OR r.dies_at > ?5) AND r.lost < ?6
+ORDER BY r.priority, r.run_at, r.id
+LIMIT ?7
+
 -- name: take
 -- PRIMARY KEY of ready: one lane from its head on, already in claim order; INTEGER PRIMARY KEY of jobs.
 SELECT
