@@ -96,3 +96,20 @@ def test_every_event_is_in_the_reference() -> None:
     missing = [kind.value for kind in EventKind if f"\n| `{kind.value}` |" not in kinds]
     missing += [name for name in names if f"\n| `{name}` |" not in listeners]
     assert not missing, f"docs/reference/events.md does not mention {', '.join(missing)}"
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    page = (ROOT / "docs" / "explain" / "cyclotron.md").read_text("utf-8")
+    rows = re.findall(r"^\| (C\d+) \|(.*)$", page, re.MULTILINE)
+    assert [number for number, _ in rows] == [f"C{number}" for number in range(1, 45)]
+    missing = []
+    for number, row in rows:
+        named = re.findall(r"`([\w/.]*)::(\w+)`", row)
+        assert named, number
+        path = ""
+        for given, test in named:
+            path = given or path
+            home = ROOT / "src" / "headrace" / "testing" if path.startswith("conformance/") else ROOT / "tests"
+            if f"def {test}(" not in (home / path).read_text("utf-8"):
+                missing.append(f"{number}: {path}::{test}")
+    assert not missing
