@@ -114,7 +114,7 @@ def test_a_list_narrowed(run: Run, run_json: RunJson) -> None:
 
 def test_an_empty_list_tells_how_to_fill_it(run: Run) -> None:
     put()
-    assert "app.every and app.cron declare them" in run("schedule", "list", *URL).stderr
+    assert "'headrace schedule add' make them" in run("schedule", "list", *URL).stderr
 
 
 def test_a_list_tells_that_nobody_works(run: Run) -> None:
@@ -449,3 +449,99 @@ def test_an_app_is_enough(run: Run, run_json: RunJson, project: Path) -> None:
     assert [one["name"] for one in run_json("schedule", "list", "--app", "jobs")["schedules"]] == ["declared"]
     assert json.loads(run("schedule", "run", "declared", "--app", "jobs", "--json").stdout).keys() == {"id"}
     assert "jobs" in sys.modules
+
+
+# -- add
+
+
+APP = ("--app", "jobs")
+
+
+def test_add_by_the_clock_is_checked_against_the_app(run: Run, run_json: RunJson) -> None:
+    when = ("--cron", "0 6 * * MON-FRI", "--tz", "Europe/Madrid")
+    result = run("schedule", "add", "hello", *APP, *when, "--arg", 'who="ada"', "--queue", "mail", "--priority", 3)
+    assert result.stdout == "jobs.hello  added\n"
+    assert re.match(r"next \d{4}-\d\d-\d\d 06:00:00 CES?T, in ", result.stderr)
+    assert "no worker runs: nothing fires until one does" in result.stderr
+    shown = run_json("schedule", "show", "jobs.hello", *URL)
+    assert {name: shown[name] for name in ("task", "args", "queue", "priority", "rule", "tz", "jitter")} == {
+        "task": "jobs.hello",
+        "args": {"who": "ada"},
+        "queue": "mail",
+        "priority": 3,
+        "rule": "0 6 * * MON-FRI",
+        "tz": "Europe/Madrid",
+        "jitter": 0.0,
+    }
+    [entry] = run_json("op", "log", *URL)["entries"]
+    assert (entry["action"], entry["details"]["schedule"]) == ("add_schedule", "jobs.hello")
+
+
+def test_add_an_interval_with_every_option(run_json: RunJson) -> None:
+    options = ("--overlap", "skip", "--misfire", "all", "--grace", "5m", "--max-age", "2h", "--jitter", "0.25")
+    bounds = ("--start", "2098-01-01", "--end", "2099-01-01T00:00+01:00", "--max-runs", 7)
+    more = ("--name", "beat", "--tenant", "acme", "--group", "g", "--delivery", "exactly_once")
+    made = run_json("schedule", "add", "far.away", *URL, "--every", "90", *options, *bounds, *more)
+    assert (made["status"], made["name"], made["rule"], made["tz"]) == ("added", "beat", "every 1m30s", "")
+    assert (made["overlap"], made["misfire"], made["delivery"]) == ("skip", "all", "exactly_once")
+    assert (made["grace"], made["max_age"], made["jitter"], made["max_runs"]) == (300.0, 7200.0, 0.25, 7)
+    assert [datetime.fromisoformat(made[name]) for name in ("start", "end")] == [
+        datetime(2098, 1, 1, tzinfo=UTC),
+        datetime(2098, 12, 31, 23, tzinfo=UTC),
+    ]
+    assert (made["task"], made["queue"], made["tenant"], made["args"]) == ("far.away", "default", "acme", {})
+
+
+def test_add_takes_no_name_that_is_taken_unless_asked(run: Run, run_json: RunJson) -> None:
+    run("schedule", "add", "a", *URL, "--every", "1h")
+    refused = run("schedule", "add", "b", *URL, "--every", "2h", "--name", "a", code=4).stderr
+    assert "there is a schedule 'a' already: every 1h, task a" in refused
+    assert "--replace" in refused
+    run("schedule", "pause", "a", *URL)
+    replaced = run("schedule", "add", "b", *URL, "--every", "2h", "--name", "a", "--replace")
+    assert replaced.stdout == "a  replaced\n"
+    assert "it is paused: headrace schedule resume a" in replaced.stderr
+    assert run("schedule", "add", "b", *URL, "--every", "2h", "--name", "a", "--replace").stdout == "a  unchanged\n"
+    shown = run_json("schedule", "show", "a", *URL)
+    assert (shown["task"], shown["rule"], shown["enabled"]) == ("b", "every 2h", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("hello",), 2, ["--every 30s or --cron", "got neither"]),
+        (("hello", "--every", "1h", "--cron", "@daily"), 2, ["got both"]),
+        (("hello", "--every", "1h", "--tz", "Europe/Madrid"), 2, ["--tz: an interval has no time zone"]),
+        (("hello", "--every", "1ms", "--arg", 'who="a"'), 2, ["interval: expected at least 1s"]),
+        (("hello", "--every", "soon"), 2, ["--every", "soon"]),
+        (("hello", "--cron", "6 o'clock", "--arg", 'who="a"'), 2, ["6 o'clock"]),
+        (
+            ("hello", "--cron", "@daily", "--tz", "Madrid", "--arg", 'who="a"'),
+            2,
+            ["tz: expected a time zone", "Madrid"],
+        ),
+        (("hello", "--cron", "@daily"), 2, ["who"]),
+        (("hello", "--cron", "@daily", "--arg", "who=ada"), 2, ["who: expected JSON"]),
+        (("hello", "--cron", "@daily", "--arg", 'who="a"', "--start", "soon"), 2, ["--start", "2030-01-31T06:00"]),
+        (("hello", "--cron", "@daily", "--arg", 'who="a"', "--overlap", "wait"), 2, ["--overlap", "queue"]),
+        (
+            ("hello", "--cron", "@daily", "--arg", 'who="a"', "--delivery", "at_most_once", "--misfire", "all"),
+            2,
+            ["misfire"],
+        ),
+        (("helo", "--cron", "@daily"), 3, ["the app has no task 'helo'", "jobs.hello"]),
+    ],
+)
+def test_bad_additions_store_nothing(run: Run, arguments: tuple[str, ...], code: int, words: list[str]) -> None:
+    put()
+    error = run("schedule", "add", *arguments, *APP, code=code).stderr
+    assert all(word in error for word in words), error
+    assert run("schedule", "list", *URL).stdout == ""
+    assert run("op", "log", *URL).stdout == ""
+
+
+def test_what_was_added_fires(run: Run, run_json: RunJson) -> None:
+    run("schedule", "add", "hello", *APP, "--every", "1h", "--arg", 'who="ada"')
+    job = run("schedule", "run", "jobs.hello", *URL).stdout.strip()
+    run("worker", "jobs", "--burst")
+    assert run_json("job", "show", job, *APP)["result"] == "hello ada"

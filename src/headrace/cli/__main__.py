@@ -19,7 +19,7 @@ _COMMANDS = {
     "table": "Look after the hot tables of an app, and protect tables.",
     "tracker": "Look at the trackers of an app, and at what they track.",
     "vault": "Look into the vault: ended jobs as files, for good.",
-    "schedule": "Show, run, pause, resume, backfill and delete schedules.",
+    "schedule": "Add, show, run, pause, resume, backfill and delete schedules.",
     "objects": "Look after the object store that sections lie in.",
     "seal": "Look after the keys that payloads and results are sealed with.",
     "shard": "Show the shards of a store that is made of several.",

@@ -1,4 +1,4 @@
-"""``headrace schedule``: show, run, pause, resume, backfill and delete schedules."""
+"""``headrace schedule``: add, show, run, pause, resume, backfill and delete schedules."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, limit_option, yes_option
 from headrace.cli.output import clean, confirm, counted, note, print_answer, print_json
+from headrace.cli.schedule_add import add_command
 from headrace.cli.times import by_clock, now, read_instant, relative
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.schedules.coverage import coverage
@@ -34,10 +35,13 @@ _AHEAD = 1_000
 
 @click.group("schedule", cls=Group)
 def schedule_command() -> None:
-    """Show, run, pause, resume, backfill and delete schedules.
+    """Add, show, run, pause, resume, backfill and delete schedules.
 
     Workers plan schedules about a minute ahead. Nothing fires while no worker runs.
     """
+
+
+schedule_command.add_command(add_command)
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -97,7 +101,11 @@ async def list_command(store: Store, tenant: str | None, queue: str | None, limi
         print_json({"schedules": [row.to_dict() for row in rows], "more": more})
         return
     if not rows:
-        note("no matching schedules" if tenant or queue else "no schedules yet: app.every and app.cron declare them")
+        note(
+            "no matching schedules"
+            if tenant or queue
+            else "no schedules yet: app.every, app.cron or 'headrace schedule add' make them"
+        )
         return
     schedule_output.print_schedules(rows, at)
     if more:
