@@ -139,11 +139,11 @@ def test_an_enqueue_that_finds_no_memory_says_so(valkey: Valkey, run: Run) -> No
 def test_a_worker_warns_of_a_server_that_keeps_nothing(valkey: Valkey, start: Start, project: Path) -> None:
     write_app(project, valkey.url())
     quick = ("worker", "mine", "--burst", "--log-format", "json")
-    loud = json.loads(start(*quick).text("store redis://"))
+    loud = json.loads(start(*quick).text('"store redis://'))
     assert loud["level"] == "WARNING"
     assert "neither append-only file nor snapshots: nothing survives a restart -> CONFIG SET append" in loud["message"]
     set_up(valkey, {"appendonly": "yes"})
-    quiet = json.loads(start(*quick).text("store redis://"))
+    quiet = json.loads(start(*quick).text('"store redis://'))
     assert quiet["level"] == "INFO"
     assert "append-only file, appendfsync everysec: a crash of the machine may lose" in quiet["message"]
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,23 @@ def test_burst_runs_what_is_due_and_ends(start: Start, run: Run, run_json: RunJs
     assert not any("sappho" in line for line in worker.lines), "arguments and results are not for logs"
     assert state(run_json, stored["id"]) == "completed"
     assert state(run_json, later["id"]) == "available"
+
+
+def test_the_first_line_says_who_works_on_what_and_where(start: Start) -> None:
+    worker = start("worker", "jobs", "--burst", "--concurrency", 3, "--name", "ada", "--queue", "mail", "--queue", "x")
+    assert worker.ended() == 0
+    first, second, third, *_ = map(json.loads, worker.lines)
+    pid = worker.popen.pid
+    tasks = ["jobs.block", "jobs.boom", "jobs.gate", "jobs.hello", "jobs.letters", "jobs.unsteady"]
+    told = {"worker": "ada", "pid": pid, "store": "sqlite:///jobs.db", "queues": ["mail", "x"], "slots": 3}
+    assert first.items() >= {"version": version("headrace"), "tasks": tasks, **told}.items()
+    assert first["message"] == (
+        f"worker ada starts: headrace {version('headrace')}, pid {pid}, store sqlite:///jobs.db, queues mail and x, "
+        "6 tasks, 3 slots"
+    )
+    assert second["message"] == f"tasks: {', '.join(tasks)}"
+    assert third["level"] == "WARNING"
+    assert "no task of this app belongs to queue x" in third["message"]
 
 
 def test_variables_that_are_no_settings_stop_no_worker(start: Start) -> None:
@@ -220,7 +238,7 @@ def test_a_queue_is_worked_like_an_app(
     options = ("--args", f'"{project / "open"}"', "--key", "one")
     job = run_json("enqueue", "greetings", *queue, *options)["id"]
     worker = start("worker", "greetings:queue", *DEBUG, "--concurrency", "3", "--name", "greeter")
-    worker.text("queue: greetings")
+    worker.text("queue greetings, 3 slots")
     assert worker.event("started")["job_id"] == job
     listed = wait_listed(run_json)
     assert [(one["worker"], one["slots"], one["queues"]) for one in listed] == [("greeter", 3, ["greetings"])]
@@ -383,7 +401,8 @@ def test_dev_tells_in_plain_words(start: Start, run: Run, project: Path) -> None
     )
     dev = start("dev", "mine.py")
     address = parse_address(dev.text("the dashboard: http://").split("http://")[1].strip().strip("/"))
-    dev.text("store sqlite:///headrace.db")
+    assert ", store sqlite:///headrace.db, queue default, 1 task, " in dev.text(" starts: headrace ")
+    dev.text("tasks: mine.hi")
     dev.text("worker started")
     assert "read-only" not in ask(address, "/").text
     assert run("enqueue", "hi", "--app", "mine", "--wait").stdout == '"hi"\n'

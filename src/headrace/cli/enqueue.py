@@ -54,7 +54,7 @@ async def enqueue_command(
         given["delay"] = given["delay"] / 1e6
     async with store.opened(create=True) as client:
         job, results = new_job(store, task, merge(args, arg), given)
-        handle = Handle(client, await client.enqueue(job), results)
+        handle: Handle[Any] = Handle(client, await client.enqueue(job), results)
         status = "replaced" if handle.replaced else "duplicate" if handle.duplicate else "new"
         shown = f"a job has that key already: {handle.state.value}" if handle.duplicate else "queued"
         if handle.replaced:

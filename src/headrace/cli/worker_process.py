@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from headrace import Queue, Settings
+from headrace import Queue
 from headrace.api.signals import Stopper, end_now
 from headrace.cli.doctor_checks import server
 from headrace.cli.helper_process import HelpedProcess, HelperProcess, helper_name
-from headrace.cli.loading import shown_url
 from headrace.cli.output import discard
 from headrace.cli.problems import USAGE, Problem
+from headrace.cli.worker_introduction import introduce, settings
 from headrace.cli.worker_summary import Summary
 from headrace.core.durations import micros, spell
 from headrace.core.names import worker_name
@@ -104,11 +104,6 @@ class HelperStopper(WorkerStopper):
         if self.asked:
             end_now(signal.SIGTERM)
         super()._gone(fd)
-
-
-def settings(target: Target) -> Settings:
-    """The settings for a worker of the app or queue; a queue has its own."""
-    return target.settings if isinstance(target, Queue) else target.client.settings
 
 
 def adjust(target: Target, *, concurrency: int | None, name: str | None) -> None:
@@ -212,29 +207,30 @@ async def _work(target: Target, queues: Sequence[str], *, burst: bool) -> None:
 
 
 async def _introduce(target: Target, queues: Sequence[str]) -> None:
-    url = shown_url(target.client.settings.url)
-    level, durable = await _durability(target)
-    log.log(level, "store %s: %s", url, durable, extra={"store": url, "durable": durable})
-    if isinstance(target, Queue):
-        log.info("queue: %s", target.name)
-        return
-    log.info("tasks: %s", ", ".join(sorted(target.tasks)) or "none")
-    for queue in sorted(set(queues) - set(target.queues)):
+    introduction = introduce(target, queues)
+    log.info("%s", introduction.sentence, extra=introduction.fields)
+    if introduction.tasks:
+        log.info("tasks: %s", ", ".join(introduction.tasks))
+    for level, text in await _kept(target):
+        log.log(level, "store %s: %s", introduction.store, text, extra={"store": introduction.store, "durable": text})
+    for queue in introduction.unknown_queues:
         log.warning("no task of this app belongs to queue %s; is that the right name?", queue)
 
 
-async def _durability(target: Target) -> tuple[int, str]:
-    """What the store survives, and the log level for it: a server may be set up to keep nothing."""
-    backend = await target.client.backend()
+async def _kept(target: Target) -> list[tuple[int, str]]:
+    """What a server is set up to keep, with the level to log it at: it may be nothing."""
     try:
-        found = [one for one in await server(backend, settings(target)) if one.check == "persistence"]
+        found = await server(await target.client.backend(), settings(target))
     except Unavailable:
-        found = []
-    if not found:
-        return logging.INFO, backend.limits.durable
-    level = logging.INFO if all(one.level == "ok" for one in found) else logging.WARNING
-    said = [f"{one.what} -> {one.advice}" if one.advice and one.level != "ok" else one.what for one in found]
-    return level, "; ".join(said)
+        return []
+    told = [one for one in found if one.check == "persistence"]
+    return [
+        (
+            logging.INFO if one.level == "ok" else logging.WARNING,
+            f"{one.what} -> {one.advice}" if one.advice and one.level != "ok" else one.what,
+        )
+        for one in told
+    ]
 
 
 def flush() -> None:
