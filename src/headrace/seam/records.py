@@ -577,9 +577,11 @@ class QueueStats(Struct, frozen=True):
     queue: str
     paused: bool = False
     available: int = 0
-    """Waiting for a worker, the scheduled ones included."""
+    """Waiting for a worker, whether due or not."""
     scheduled: int = 0
-    """Of these, not due yet; counted up to ``Limits.count_cap``, without jobs that wait to be called in their group."""
+    """Of these, not due yet, without jobs that wait to be called in their group. Where more than ``Limits.count_cap``
+    are scheduled, a store may count those that are due instead, and all others as scheduled. Where there are more of
+    both, it may answer any number from ``count_cap`` on."""
     running: int = 0
     jobs_paused: int = 0
     completed: int = 0
@@ -589,6 +591,11 @@ class QueueStats(Struct, frozen=True):
     """How long the longest-waiting due job has been due; jobs that wait to be called in their group do not count."""
     paused_until: int | None = None
     """When the pause ends by itself; None: it does not, or there is none."""
+
+    @property
+    def due(self) -> int:
+        """How many are due and wait for a worker, or to be called in their group."""
+        return max(0, self.available - self.scheduled)
 
 
 class WorkerStats(Struct, frozen=True):

@@ -411,7 +411,7 @@ class MemoryBackend:
 
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         with self.store.lock:
-            return stats(self.store, queues, self.limits.count_cap, self._begin(at))
+            return stats(self.store, queues, self._begin(at))
 
     # -- sweep
 

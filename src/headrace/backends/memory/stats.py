@@ -12,10 +12,10 @@ from headrace.seam.records import KeptStats, QueueStats, Stats, SweepTarget
 from headrace.types import JobState
 
 
-def stats(store: MemoryStore, queues: Sequence[str] | None, count_cap: int, now: int) -> Stats:
+def stats(store: MemoryStore, queues: Sequence[str] | None, now: int) -> Stats:
     """Of these queues, or of all and of what has ended."""
     names = {queue for queue, _ in store.counts} | store.paused_queues.keys() if queues is None else set(queues)
-    found = [_queue(store, queue, count_cap, now) for queue in sorted(names) if _in_use(store, queue, now)]
+    found = [_queue(store, queue, now) for queue in sorted(names) if _in_use(store, queue, now)]
     workers = [listed.stats for listed in store.workers.values() if listed.until > now]
     if queues is not None:
         return Stats(found, claiming_from(queues, workers), [])
@@ -30,12 +30,12 @@ def _in_use(store: MemoryStore, queue: str, now: int) -> bool:
     return store.paused(queue, now) or any(store.counts[queue, state] for state in JobState)
 
 
-def _queue(store: MemoryStore, queue: str, count_cap: int, now: int) -> QueueStats:
+def _queue(store: MemoryStore, queue: str, now: int) -> QueueStats:
     available, running, paused, completed, cancelled, failed = (store.counts[queue, state] for state in JobState)
     oldest = store.oldest(queue)
     until = store.paused_queues.get(queue, 0)
     age = now - oldest if oldest is not None and oldest <= now else None
     return QueueStats(
-        queue, until > now, available, store.scheduled(queue, now, count_cap), running, paused, completed, cancelled,
+        queue, until > now, available, store.scheduled(queue, now), running, paused, completed, cancelled,
         failed, age, until if now < until < FOREVER else None,
     )  # fmt: skip

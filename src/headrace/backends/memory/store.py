@@ -342,9 +342,9 @@ class MemoryStore:
         firsts = (lane.oldest(self.jobs.__getitem__) for lane in self._lanes(queue))
         return min((run_at for run_at in firsts if run_at is not None), default=None)
 
-    def scheduled(self, queue: str, now: int, cap: int) -> int:
-        """How many available jobs are not due yet, up to ``cap``."""
-        return min(sum(lane.delayed.count_after(now) for lane in self._lanes(queue)), cap)
+    def scheduled(self, queue: str, now: int) -> int:
+        """How many available jobs are not due yet."""
+        return sum(lane.delayed.count_after(now) for lane in self._lanes(queue))
 
     def _lanes(self, queue: str) -> Iterator[Lane]:
         if queue in self.turns:

@@ -321,7 +321,7 @@ class Shard:
         while True:
             wanted = encode(pieces.pop()) if pieces else ""
             counted, found, listed, listed_upto, kept, ticks, keys = await self._run(
-                "stats", at_arg(at), self.limits.count_cap, wanted, cursor, worker
+                "stats", at_arg(at), wanted, cursor, worker
             )
             for *queue, rest in counted:
                 queues[queue[0]] = _queue_stats(queue, await self._oldest(queue[0], rest, at))

@@ -51,6 +51,13 @@ def _queues(session: Session, rows: Sequence[Any], count_cap: int, now: int) -> 
         if available and governed:
             [scheduled] = session.one(_SQL["scheduled"], (qid, now, count_cap))
             waiting[qid] = scheduled, session.one(_SQL["oldest"], (qid,))[0]
+    for qid, _, _, _, available, *_ in rows:
+        scheduled, first = waiting.get(qid, (0, None))
+        if scheduled == count_cap:
+            due = (
+                session.one(_SQL["due"], (qid, count_cap))[0] + session.one(_SQL["due_later"], (qid, now, count_cap))[0]
+            )
+            waiting[qid] = scheduled if due >= count_cap else available - due, first
     answers = [_queue(row, *waiting.get(row[0], (0, None)), now) for row in rows]
     return sorted(answers, key=lambda queue: queue.queue)
 

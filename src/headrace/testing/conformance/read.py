@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.seam.policy import QueuePause
+from headrace.seam.policy import Policy, QueuePause
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Beat, JobId, JobKey, Pause, Selector, SweepTarget
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, needs, row, settle
@@ -139,6 +139,32 @@ class ReadTests(ConformanceBase):
         places = {p.target: p for p in stats.kept if p.target not in (SweepTarget.KEYS, SweepTarget.TICKS)}
         assert {name: place.count for name, place in places.items()} == {"completed": 2, "cancelled": 1, "failed": 1}
         assert all(place.bytes > 0 for place in places.values())
+
+    async def test_what_is_due_is_not_hidden_by_very_many_delayed_jobs(self, store: Backend) -> None:
+        await self._delayed_beyond_the_cap(store)
+        [queue] = (await store.stats(T0 + SECOND)).queues
+        assert (queue.due, queue.scheduled) == (3, store.limits.count_cap + 50)
+        [queue] = (await store.stats(T0 + SECOND, queues=["q"])).queues
+        assert queue.due == 3
+        [job] = await self.take(store, 1, at=T0 + SECOND)
+        await store.finish([settle(job, JobState.COMPLETED)], T0 + SECOND)
+        [queue] = (await store.stats(T0 + 2 * HOUR)).queues
+        assert queue.due == store.limits.count_cap + 52
+
+    @needs("policies")
+    async def test_what_is_due_is_not_hidden_where_tenants_take_turns(self, store: Backend) -> None:
+        assert store.policies is not None
+        assert await store.policies.save(Policy(queue="q", tenant_batch=5), T0)
+        await self._delayed_beyond_the_cap(store)
+        [queue] = (await store.stats(T0 + SECOND)).queues
+        assert (queue.due, queue.scheduled) == (3, store.limits.count_cap + 50)
+
+    async def _delayed_beyond_the_cap(self, store: Backend) -> None:
+        """Three jobs are due, and more than a store counts are not."""
+        await self.put(store, *(row(n, tenant=f"t{n}") for n in range(3)))
+        later = [row(n, tenant=f"t{n % 7}", delay=HOUR) for n in range(10, store.limits.count_cap + 60)]
+        for start in range(0, len(later), store.limits.max_batch):
+            await self.put(store, *later[start : start + store.limits.max_batch])
 
     @needs("policies")
     async def test_stats_of_some_queues_tell_of_these_and_their_workers_only(self, store: Backend) -> None:

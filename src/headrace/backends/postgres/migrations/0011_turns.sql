@@ -166,6 +166,26 @@ BEGIN
     ));
 END $$;
 
+-- How many of the available jobs of a queue are not due, by counting those that are, up to a bound; the bound, if there are more.
+CREATE FUNCTION beyond_due(p_now bigint, p_qid integer, p_cap integer, p_available bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_due bigint;
+BEGIN
+    SELECT count(*) INTO v_due FROM (
+        SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL  -- ready_line
+        UNION ALL
+        SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0 AND y.run_at <= p_now  -- ready_later
+        UNION ALL
+        SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 0  -- ready_turns
+        UNION ALL
+        SELECT 1 FROM ready AS y  -- ready_asleep_qid
+        WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1 AND y.run_at <= p_now
+        LIMIT p_cap
+    ) AS few;
+    RETURN CASE WHEN v_due < p_cap THEN p_available - v_due ELSE p_cap END;
+END $$;
+
 -- The lanes of a tenant, without those of closed tasks. Its own comes first, and has no task.
 CREATE FUNCTION open_lanes(p_tid bigint, p_closed text[]) RETURNS TABLE (lane bigint, task text) LANGUAGE sql STABLE AS $$
     SELECT lane_of(p_tid), NULL::text

@@ -1,6 +1,6 @@
 -- Counts what the store has, some queues and some workers at a time.
--- ARGV: now or '', how far to count, queue names (msgpack; '' : all), the cursor to continue with all queues ('' : no more), the worker to
--- begin with ('' : none). Answers for each queue: name, whether it is paused, jobs that are available, scheduled, running, paused,
+-- ARGV: now or '', queue names (msgpack; '' : all), the cursor to continue with all queues ('' : no more), the worker to begin with
+-- ('' : none). Answers for each queue: name, whether it is paused, jobs that are available, scheduled, running, paused,
 -- completed, cancelled, failed, how long the first has been due (-1: none is), the end of the pause (-1: none), and the level to continue
 -- with in search of older jobs ('' : none); the cursor to continue with ('0': no more queues); holders and their workers; the worker to
 -- continue with (-1: no more); jobs and bytes of each ended state; ticks; keys that outlive their jobs.
@@ -9,15 +9,14 @@
 local QUEUES, LEVELS, MOST_READ = 200, 1000, 1024 * 1024
 
 local now = clock(ARGV[1])
-local cap = tonumber(ARGV[2])
 local at = number(now)
 
 local titles, qids, cursor = {}, {}, '0'
-if ARGV[3] ~= '' then
-    titles = cmsgpack.unpack(ARGV[3])
+if ARGV[2] ~= '' then
+    titles = cmsgpack.unpack(ARGV[2])
     qids = ask('HMGET', base .. ':q', titles)
-elseif ARGV[4] ~= '' then
-    local found = call('HSCAN', base .. ':q', ARGV[4], 'COUNT', QUEUES)
+elseif ARGV[3] ~= '' then
+    local found = call('HSCAN', base .. ':q', ARGV[3], 'COUNT', QUEUES)
     cursor = found[1]
     for i = 1, #found[2], 2 do
         titles[#titles + 1], qids[#qids + 1] = found[2][i], found[2][i + 1]
@@ -54,7 +53,7 @@ local function look_at(name, qid, counts, pause)
         age = math.max(age, age_of(base .. ':H:' .. qid), age_of(base .. ':F:' .. qid))
     end
     return {
-        name, pause > now and 1 or 0, counts[1], math.min(cap, scheduled), counts[2], counts[3], counts[4], counts[5], counts[6], number(age),
+        name, pause > now and 1 or 0, counts[1], scheduled, counts[2], counts[3], counts[4], counts[5], counts[6], number(age),
         pause > now and pause < FOREVER and number(pause) or -1, rest,
     }
 end
@@ -81,7 +80,7 @@ for i, one in ipairs(known) do
     end
 end
 
-local workers, next_worker, bytes = {}, tonumber(ARGV[5]) or -1, 0
+local workers, next_worker, bytes = {}, tonumber(ARGV[4]) or -1, 0
 while next_worker >= 0 and bytes < MOST_READ do
     local holder = call('ZRANGEBYSCORE', base .. ':X', '(' .. at, '+inf', 'LIMIT', next_worker, 1)[1]
     if not holder then

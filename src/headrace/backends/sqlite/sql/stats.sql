@@ -78,6 +78,34 @@ FROM (
     LIMIT ?3
 )
 
+-- name: due
+-- PRIMARY KEY of ready: each lane of one queue, a bounded number of jobs.
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM (
+        SELECT ?1 AS lane
+        UNION ALL
+        SELECT l.lane FROM tenants AS t CROSS JOIN lanes AS l ON l.tid = t.tid WHERE t.qid = ?1
+    ) AS mine
+    CROSS JOIN ready AS r ON r.lane = mine.lane
+    LIMIT ?2
+)
+
+-- name: due_later
+-- PRIMARY KEY of ready: (lane of delayed jobs, run_at <= now) of each lane of one queue, a bounded number of jobs.
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM (
+        SELECT ?1 AS lane
+        UNION ALL
+        SELECT l.lane FROM tenants AS t CROSS JOIN lanes AS l ON l.tid = t.tid WHERE t.qid = ?1
+    ) AS mine
+    CROSS JOIN ready AS r ON r.lane = {delayed} - mine.lane AND r.priority = 0 AND r.run_at <= ?2
+    LIMIT ?3
+)
+
 -- name: workers
 -- A scan: workers are few.
 SELECT worker, queues, slots, busy, started_at, seen_at FROM workers WHERE listed_until > ?1
