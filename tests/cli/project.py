@@ -26,6 +26,11 @@ async def unsteady(job: Job[None]) -> int:
     return job.attempt
 
 
+@app.task(queue="late", retry=exponential(3, base="1h"))
+async def late() -> None:
+    raise ConnectionError("not yet")
+
+
 @app.task
 async def gate(path: str) -> str:
     """Runs until the file is there."""

@@ -219,6 +219,26 @@ def test_names_cannot_reach_the_terminal(run: Run) -> None:
     assert len(listed.splitlines()) == 2
 
 
+def test_people_read_what_kind_of_waiting_it_is(run: Run, run_json: RunJson) -> None:
+    now, later, again = (
+        run_json("enqueue", task, *APP, *more)["id"]
+        for task, *more in (("hello", "--arg", 'who="a"'), ("gate", "--delay", "1h", "--arg", 'path="x"'), ("late",))
+    )
+    run("worker", "jobs", "--burst", "--queue", "late")
+    states = {line.split()[0]: line.split()[1] for line in run("job", "list", *APP).stdout.splitlines()[1:]}
+    assert states == {now: "due", later: "scheduled", again: "retrying"}
+    assert [
+        run("job", "list", f"state:{one}", *APP).stdout.split("\n")[1].split()[0] for one in ("due", "retrying")
+    ] == [
+        now,
+        again,
+    ]
+    assert "state     due\n" in run("job", "show", now, *APP).stdout
+    assert {run_json("job", "show", job, *APP)["state"] for job in (now, later, again)} == {"available"}
+    [queue, _] = run_json("queue", "list", *APP)["queues"]
+    assert (queue["due"], queue["scheduled"]) == (1, 1)
+
+
 def test_show_says_why_it_waits(run: Run, run_json: RunJson) -> None:
     stored = run_json("enqueue", "hello", *APP, "--arg", 'who="a"')
     shown = run("job", "show", stored["id"], *APP)
@@ -300,7 +320,7 @@ def test_cancel(run: Run, run_json: RunJson) -> None:
 
 def test_retry(run: Run, run_json: RunJson, work: Callable[..., None]) -> None:
     stored = run_json("enqueue", "hello", *APP, "--arg", 'who="a"')
-    assert "is available: nothing was changed" in run("job", "retry", stored["id"], *APP, code=4).stderr
+    assert "is waiting: nothing was changed" in run("job", "retry", stored["id"], *APP, code=4).stderr
     work()
     assert run_json("job", "show", stored["id"], *APP)["result"] == "hello a"
     run("job", "retry", stored["id"], *APP)
@@ -432,7 +452,7 @@ def test_dead_letters(run: Run, run_json: RunJson, work: Callable[..., None]) ->
     assert "4 dead letters match; requeueing 3, oldest first" in requeued.stderr
     assert "3 dead letters requeued" in requeued.stdout
     assert [job["id"] for job in run_json("dead", "list", *APP)["jobs"]] == ids[3:]
-    assert "is not a dead letter: it is available" in run("dead", "show", ids[0], *APP, code=3).stderr
+    assert "is not a dead letter: it is waiting" in run("dead", "show", ids[0], *APP, code=3).stderr
     run("dead", "requeue", ids[0], *APP, code=4)
     work()
 

@@ -167,7 +167,9 @@ def test_what_top_shows() -> None:
         Digest("web-1", 0, [Tally("mail", "send", "completed", 50)], [Happening("retrying", 0, b"", "mail\x1b[2J")]),
         5.0,
     )
-    overview = Overview("memory://", None, [QueueView("mail", available=3, scheduled=1), QueueView("sms", paused=True)])
+    overview = Overview(
+        "memory://", None, [QueueView("mail", available=3, scheduled=1, due=2), QueueView("sms", paused=True)]
+    )
     found = rows(overview, rates.per_second(6.0))
     assert [row[0] for row in found] == ["mail", "sms (paused)"]
     assert found[0][1:3] == [2, 1]

@@ -63,12 +63,12 @@ def test_the_first_line_says_who_works_on_what_and_where(start: Start) -> None:
     assert worker.ended() == 0
     first, second, third, *_ = map(json.loads, worker.lines)
     pid = worker.popen.pid
-    tasks = ["jobs.block", "jobs.boom", "jobs.gate", "jobs.hello", "jobs.letters", "jobs.unsteady"]
+    tasks = ["jobs.block", "jobs.boom", "jobs.gate", "jobs.hello", "jobs.late", "jobs.letters", "jobs.unsteady"]
     told = {"worker": "ada", "pid": pid, "store": "sqlite:///jobs.db", "queues": ["mail", "x"], "slots": 3}
     assert first.items() >= {"version": version("headrace"), "tasks": tasks, **told}.items()
     assert first["message"] == (
         f"worker ada starts: headrace {version('headrace')}, pid {pid}, store sqlite:///jobs.db, queues mail and x, "
-        "6 tasks, 3 slots"
+        "7 tasks, 3 slots"
     )
     assert second["message"] == f"tasks: {', '.join(tasks)}"
     assert third["level"] == "WARNING"

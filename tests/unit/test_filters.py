@@ -154,6 +154,8 @@ def test_what_does_not(text: str) -> None:
 def test_views_of_available_jobs() -> None:
     later, again = job(run_at=NOW + 1), job(attempt=1, run_at=NOW - 1)
     assert [passes("state:scheduled", one) for one in (later, again)] == [True, False]
+    assert [passes("state:due", one) for one in (later, again)] == [False, True]
+    assert [passes("-state:due state:live", one) for one in (later, again)] == [True, False]
     assert [passes("state:retrying", one) for one in (later, again)] == [False, True]
     assert [passes("state:retrying,scheduled", one) for one in (later, again)] == [True, True]
     assert [passes("state:available", one) for one in (later, again)] == [True, True]

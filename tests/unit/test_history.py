@@ -45,7 +45,7 @@ def test_what_another_version_tells_is_left_out() -> None:
 
 def test_many_queues_are_added_up() -> None:
     history = History()
-    queues = [QueueView(f"q{number}", available=3, scheduled=1) for number in range(300)]
+    queues = [QueueView(f"q{number}", available=3, scheduled=1, due=2) for number in range(300)]
     history.see(Overview("memory://", None, queues), 1.0)
     history.see(Overview("memory://", None, queues), 2.0)
     assert history.depths(STEP, points=1) == [600.0]
@@ -55,7 +55,7 @@ def test_many_queues_are_added_up() -> None:
 
 def test_short_gaps_keep_the_depth_and_long_ones_do_not() -> None:
     history = History()
-    history.see(Overview("memory://", None, [QueueView("mail", available=4)]), 1.0)
+    history.see(Overview("memory://", None, [QueueView("mail", available=4, due=4)]), 1.0)
     assert history.depths(10 * STEP, points=10) == [4.0] * 7 + [None] * 3
 
 

@@ -152,11 +152,18 @@ def test_under_a_prefix() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "number"),
-    [("", 18), ("queue:mail", 10), ("state:dead", 3), ("queue:sms state:running", 5), ("state:paused", 2)],
+    [
+        ("", 18),
+        ("queue:mail", 10),
+        ("state:dead", 3),
+        ("queue:sms state:running", 5),
+        ("state:paused", 2),
+        ("state:due", 1),
+    ],
 )
 def test_counts_that_the_store_knows(wanted: str, number: int) -> None:
     queues = [
-        QueueView("mail", available=4, scheduled=4, jobs_paused=2, completed=1, failed=3),
+        QueueView("mail", available=4, scheduled=3, due=1, jobs_paused=2, completed=1, failed=3),
         QueueView("sms", running=5, cancelled=3),
     ]
     found = known_count(wanted, Overview("memory://", None, queues))

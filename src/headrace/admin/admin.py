@@ -262,6 +262,7 @@ def _queue(queue: QueueStats, stats: Stats) -> views.QueueView:
         len(workers),
         sum(worker.slots for worker in workers),
         sum(worker.busy for worker in workers),
+        queue.due,
     )
 
 

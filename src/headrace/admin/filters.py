@@ -28,6 +28,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 _STATES: dict[str, frozenset[JobState]] = {
     **{state.value: frozenset({state}) for state in JobState},
     "dead": frozenset({JobState.FAILED}),
+    "due": frozenset({JobState.AVAILABLE}),
     "scheduled": frozenset({JobState.AVAILABLE}),
     "retrying": frozenset({JobState.AVAILABLE}),
     "waiting": frozenset({JobState.AVAILABLE, JobState.PAUSED}),
@@ -161,11 +162,16 @@ def _scheduled(subject: Subject) -> bool:
     return record.state is JobState.AVAILABLE and record.run_at > subject.now
 
 
+def _due(subject: Subject) -> bool:
+    record = subject.record
+    return record.state is JobState.AVAILABLE and record.run_at <= subject.now
+
+
 def _retrying(subject: Subject) -> bool:
     return subject.record.state is JobState.AVAILABLE and subject.record.attempt > 0
 
 
-_VIEWS: dict[str, Test] = {"scheduled": _scheduled, "retrying": _retrying}
+_VIEWS: dict[str, Test] = {"due": _due, "scheduled": _scheduled, "retrying": _retrying}
 """Words for jobs that are ``available``, and more than that."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
-from headrace.admin.views import Overview, QueueView
+from headrace.admin.views import Overview
 from headrace.core.feed import Digest
 from headrace.core.histogram import BOUNDS
 
@@ -75,7 +75,7 @@ class History:
         for queue in overview.queues:
             name = self._name(queue.name)
             before = seen.get(name, Depth(0, 0))
-            seen[name] = Depth(before.due + due_of(queue), before.running + queue.running)
+            seen[name] = Depth(before.due + queue.due, before.running + queue.running)
         self._at(now).depths = seen
 
     def lag(self, worker: str, now: float) -> float | None:
@@ -129,11 +129,6 @@ class History:
                 return OTHER
             self._names.add(queue)
         return queue
-
-
-def due_of(queue: QueueView) -> int:
-    """Jobs of a queue that are due and wait."""
-    return max(0, queue.available - queue.scheduled)
 
 
 def quantile(counts: Sequence[int], share: float) -> float | None:

@@ -94,7 +94,9 @@ class QueueView(View, frozen=True):
     name: str
     paused: bool = False
     available: int = 0
+    """Jobs that wait for a worker: those that are due, and those that are scheduled."""
     scheduled: int = 0
+    """Not due yet."""
     running: int = 0
     jobs_paused: int = 0
     completed: int = 0
@@ -107,6 +109,8 @@ class QueueView(View, frozen=True):
     slots: int = 0
     busy: int = 0
     """Of their slots, those that run a job, of whatever queue."""
+    due: int = 0
+    """Jobs that are due and wait."""
 
 
 class WorkerView(View, frozen=True):

@@ -70,6 +70,15 @@ class JobInfo(View, frozen=True):
     progress: Progress | None = None
     """Running: how far it has come, as its handler last said."""
 
+    def seen_state(self, now: datetime) -> str:
+        """The state in the words of the command line and the dashboard: a job that is ``available`` is ``due``,
+        ``scheduled`` (not due yet) or ``retrying`` (an attempt failed, and the next one is not due yet)."""
+        if self.state is not JobState.AVAILABLE:
+            return self.state.value
+        if self.run_at is None or self.run_at <= now:
+            return "due"
+        return "retrying" if self.attempt else "scheduled"
+
 
 _STORED = ("run_at", "enqueued_at", "expires_at", "finished_at", "lease_until")
 _INSTANTS = (*_STORED, "started_at", "last_transition")

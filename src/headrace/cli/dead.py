@@ -16,6 +16,7 @@ from headrace.cli.audited import note_jobs, note_selected
 from headrace.cli.commands import Group
 from headrace.cli.dead_export import classes, dead_letters, line
 from headrace.cli.job import id_argument, list_jobs, not_found, show_job
+from headrace.cli.job_output import in_words
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, filter_options, limit_option, store_options, yes_option
 from headrace.cli.output import confirm, counted, note, print_answer, print_json, print_table, progress
@@ -145,7 +146,7 @@ async def _named(client: Client, job_ids: tuple[JobId, ...]) -> list[JobId]:
         if record.state is not JobState.FAILED:
             raise Problem(
                 CONFLICT,
-                f"job {UUID(bytes=job_id)} is not a dead letter: it is {record.state.value}; nothing was requeued",
+                f"job {UUID(bytes=job_id)} is not a dead letter: it is {in_words(record.state)}; nothing was requeued",
                 run=f"headrace job show {UUID(bytes=job_id)}",
             )
     return chosen

@@ -124,10 +124,7 @@ def overview(stats: Stats) -> list[Finding]:
 
 def _queue(queue: QueueStats, workers: list[WorkerStats]) -> Finding:
     name = queue.queue
-    text = (
-        f"{name}: {queue.available - queue.scheduled:,} due, {queue.scheduled:,} scheduled, "
-        f"{queue.running:,} running, {queue.failed:,} dead"
-    )
+    text = f"{name}: {queue.due:,} due, {queue.scheduled:,} scheduled, {queue.running:,} running, {queue.failed:,} dead"
     if queue.paused:
         return Finding("warn", "queues", f"{text}; {paused(queue, now())}", f"headrace queue resume {name}")
     if queue.oldest_due_age is not None and not any(name in worker.queues for worker in workers):

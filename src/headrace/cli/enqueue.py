@@ -10,7 +10,7 @@ from headrace import Handle
 from headrace.cli import options
 from headrace.cli.commands import Command
 from headrace.cli.job_arguments import arguments_option, merge, new_job
-from headrace.cli.job_output import as_json_text
+from headrace.cli.job_output import as_json_text, in_words
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
 from headrace.cli.output import note, print_answer
@@ -56,9 +56,9 @@ async def enqueue_command(
         job, results = new_job(store, task, merge(args, arg), given)
         handle: Handle[Any] = Handle(client, await client.enqueue(job), results)
         status = "replaced" if handle.replaced else "duplicate" if handle.duplicate else "new"
-        shown = f"a job has that key already: {handle.state.value}" if handle.duplicate else "queued"
+        shown = f"a job has that key already: {in_words(handle.state)}" if handle.duplicate else "queued"
         if handle.replaced:
-            shown = f"the job that waits under that key was changed: {handle.state.value}"
+            shown = f"the job that waits under that key was changed: {in_words(handle.state)}"
         data: dict[str, Any] = {"id": handle.id, "status": status, "state": handle.state.value}
         if not wait:
             print_answer(data, str(handle.id), as_json=as_json)

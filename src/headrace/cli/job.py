@@ -13,7 +13,7 @@ from headrace import Admin, Client, JobInfo, Why
 from headrace.cli import options
 from headrace.cli.audited import note_jobs
 from headrace.cli.commands import Group
-from headrace.cli.job_output import in_full, print_job, print_jobs, remedy, summary
+from headrace.cli.job_output import in_full, in_words, print_job, print_jobs, remedy, summary
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, filter_options, limit_option, store_options
 from headrace.cli.output import clean, note, print_json
@@ -134,7 +134,9 @@ async def show_job(store: Store, job_id: JobId | JobKey, *, as_json: bool, state
     job, why = await _job_and_why(store, job_id)
     if state not in (None, job.state):
         raise Problem(
-            NOT_FOUND, f"job {job.id} is not a dead letter: it is {job.state.value}", run=f"headrace job show {job.id}"
+            NOT_FOUND,
+            f"job {job.id} is not a dead letter: it is {in_words(job.state)}",
+            run=f"headrace job show {job.id}",
         )
     if as_json:
         print_json(in_full(job, why))
@@ -265,7 +267,7 @@ def _refused(change: Change, altered: Altered, job: JobInfo) -> Problem:
             run=f"headrace job list --queue {job.queue}",
         )
     return Problem(
-        CONFLICT, f"job {job.id} is {altered.before.value}: nothing was changed", run=f"headrace job show {job.id}"
+        CONFLICT, f"job {job.id} is {in_words(altered.before)}: nothing was changed", run=f"headrace job show {job.id}"
     )
 
 

@@ -23,6 +23,15 @@ _LONGEST_REASON = 60
 _DETAILS = ("args", "result", "failures", "headers")
 
 
+def in_words(state: JobState) -> str:
+    """A state where its job's time is not known.
+
+    >>> in_words(JobState.AVAILABLE), in_words(JobState.RUNNING)
+    ('waiting', 'running')
+    """
+    return "waiting" if state is JobState.AVAILABLE else state.value
+
+
 def summary(job: JobInfo) -> dict[str, Any]:
     """A job as an entry of a list, for programs."""
     return {name: value for name, value in job.to_dict().items() if name not in _DETAILS}
@@ -41,7 +50,7 @@ def print_jobs(jobs: list[JobInfo]) -> None:
     at = now()
     heads = ["id", "state", "queue", "task", "failures", "key", "when"]
     rows = [
-        [job.id, job.state.value, job.queue, job.task, job.attempt, job.key or "", _moment(job, at)] for job in jobs
+        [job.id, job.seen_state(at), job.queue, job.task, job.attempt, job.key or "", _moment(job, at)] for job in jobs
     ]
     if any(job.state is JobState.FAILED for job in jobs):
         heads.append("reason")
@@ -70,7 +79,10 @@ def print_job(job: JobInfo, why: Why) -> None:
             ("id", job.id),
             ("task", job.task),
             ("queue", job.queue),
-            ("state", job.state.value + (f": {job.reason}" if job.reason not in (None, "", job.state.value) else "")),
+            (
+                "state",
+                job.seen_state(at) + (f": {job.reason}" if job.reason not in (None, "", job.state.value) else ""),
+            ),
             ("why", "" if why.code in (WhyCode.RUNNING, WhyCode.ENDED) else why.sentence),
             ("tenant", job.tenant),
             ("group", job.group),

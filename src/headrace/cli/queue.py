@@ -56,7 +56,7 @@ async def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> N
         (
             queue.queue,
             paused(queue, at),
-            queue.available - queue.scheduled,
+            queue.due,
             queue.scheduled,
             queue.running,
             queue.jobs_paused,

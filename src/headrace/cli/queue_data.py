@@ -21,7 +21,7 @@ def queue_data(queue: QueueStats, workers: Sequence[WorkerStats]) -> dict[str, A
         "queue": queue.queue,
         "paused": queue.paused,
         "paused_until": paused_until(queue),
-        "due": queue.available - queue.scheduled,
+        "due": queue.due,
         "scheduled": queue.scheduled,
         "running": queue.running,
         "jobs_paused": queue.jobs_paused,

@@ -66,7 +66,7 @@ def rows(overview: Overview, rates: Counter[tuple[str, str]]) -> list[list[Any]]
     return [
         [
             queue.name + (" (paused)" if queue.paused else ""),
-            queue.available - queue.scheduled,
+            queue.due,
             queue.scheduled,
             queue.running,
             queue.failed,

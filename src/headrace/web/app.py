@@ -85,7 +85,7 @@ class Probes:
             return answer(Scale(0, 0, 0, 0.0, 0, 0, 0))
         [queue] = found
         per_worker = int(slots) if slots else max(1, queue.slots // queue.workers if queue.workers else 10)
-        ready = 0 if queue.paused else max(0, queue.available - queue.scheduled)
+        ready = 0 if queue.paused else queue.due
         desired = math.ceil((ready + queue.running) / per_worker)
         oldest = queue.oldest_due_seconds or 0.0
         return answer(Scale(ready, queue.running, queue.scheduled, oldest, queue.workers, queue.slots, desired))

@@ -19,7 +19,7 @@ from headrace.web.families import gauge, pairs
 _FRESH = 5.0
 """Seconds for which the store's numbers are used again."""
 _PATIENCE = 3.0
-_STATES = ("available", "scheduled", "running", "paused", "completed", "cancelled", "failed")
+_STATES = ("due", "scheduled", "running", "paused", "completed", "cancelled", "failed")
 
 
 class StoreNumbers:
@@ -115,6 +115,4 @@ def _largest(queues: list[QueueStats]) -> list[QueueStats]:
 
 
 def _number(queue: QueueStats, state: str) -> int:
-    if state == "available":
-        return max(0, queue.available - queue.scheduled)
     return int(getattr(queue, "jobs_paused" if state == "paused" else state))

@@ -21,7 +21,7 @@ from headrace.web.routes import whole
 
 PAGE = 50
 _COUNTED = 1_000
-STATES = ("available", "scheduled", "retrying", "running", "paused", "completed", "cancelled", "dead")
+STATES = ("due", "scheduled", "retrying", "running", "paused", "completed", "cancelled", "dead")
 NEED = {Action.MOVE: "queue", Action.PRIORITISE: "priority", Action.RESCHEDULE: "delay, such as 10m"}
 """What the argument of an action is."""
 
@@ -133,6 +133,8 @@ def known_count(wanted: str, seen: Overview) -> JobCount | None:
     state = {"dead": "failed", "paused": "jobs_paused"}.get(fields["state"], fields["state"])
     queues = [one for one in seen.queues if fields["queue"] in ("", one.name)]
     names = ("available", "running", "jobs_paused", "completed", "cancelled", "failed")
+    if state == "due":
+        return JobCount(sum(queue.due for queue in queues))
     if state and state not in names:
         return None
     return JobCount(sum(getattr(queue, name) for queue in queues for name in names if state in ("", name)))

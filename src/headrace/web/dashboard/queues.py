@@ -9,7 +9,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.admin.history import STEP, due_of
+from headrace.admin.history import STEP
 from headrace.admin.views import QueueView
 from headrace.errors import ConfigError, JobNotFound
 from headrace.text import shown
@@ -51,11 +51,10 @@ class Queues(PageSet):
             request,
             "overview.html",
             seen=seen,
-            totals=totals | {"due": sum(map(due_of, seen.queues))},
+            totals=totals | {"due": sum(one.due for one in seen.queues)},
             oldest=max(ages, default=None),
             speed=self._speed(),
-            busiest=sorted(seen.queues, key=lambda one: (one.running + due_of(one), one.failed), reverse=True)[:8],
-            due_of=due_of,
+            busiest=sorted(seen.queues, key=lambda one: (one.running + one.due, one.failed), reverse=True)[:8],
             slots=sum(worker.slots for worker in seen.workers),
             busy=sum(worker.busy for worker in seen.workers),
             **self._charts(points),
@@ -70,9 +69,7 @@ class Queues(PageSet):
         found = [one for one in seen.queues if wanted in one.name.casefold()]
         found.sort(key=_order(order))
         rows = [(one, self._speed(one.name), self._spark(one.name)) for one in found[:_LISTED]]
-        return await self._pages.show(
-            request, "queues.html", rows=rows, all=len(found), wanted=wanted, order=order, due_of=due_of
-        )
+        return await self._pages.show(request, "queues.html", rows=rows, all=len(found), wanted=wanted, order=order)
 
     async def queue(self, request: Request) -> Response:
         name = request.query_params.get("name", "")
@@ -87,7 +84,6 @@ class Queues(PageSet):
             request,
             "queue.html",
             queue=queue,
-            due=due_of(queue),
             speed=self._speed(name),
             policy=await self._policy(name),
             workers=[worker for worker in seen.workers if name in worker.queues],
@@ -146,7 +142,7 @@ def chosen_range(request: Request) -> int:
 
 def _order(name: str) -> Any:
     def busy(queue: QueueView) -> Any:
-        return (-(queue.running + due_of(queue)), -queue.failed, queue.name)
+        return (-(queue.running + queue.due), -queue.failed, queue.name)
 
     orders: dict[str, Any] = {
         "name": lambda queue: queue.name,
