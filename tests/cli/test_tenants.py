@@ -253,3 +253,29 @@ def test_a_tenant_is_paused_for_a_while_or_for_good_and_resumed(run: Run, run_js
 
 def test_a_length_that_is_none(run: Run) -> None:
     assert "'--lasts'" in run("tenant", "pause", "mail", "acme", "--lasts", "soon", *APP, code=2).stderr
+
+
+def test_a_tenant_is_paused_in_all_queues(run: Run, run_json: RunJson) -> None:
+    for queue in ("mail", "bills"):
+        run("enqueue", "send", *APP, "--queue", queue, "--tenant", "acme")
+    output = run("tenant", "pause", "--all-queues", "acme", "--lasts", "1h", *APP)
+    assert output.stdout == "acme  paused in all queues for 1h\n"
+    assert "2 queues: bills, mail; and queues that workers serve who start later" in output.stderr
+    assert [
+        one["paused"] for queue in ("mail", "bills") for one in run_json("tenant", "list", queue, *APP)["tenants"]
+    ] == [
+        True,
+        True,
+    ]
+    output = run("tenant", "resume", "--all-queues", "acme", *APP)
+    assert output.stdout == "acme  resumed in all queues\n"
+    assert "2 queues: bills, mail" in output.stderr
+    assert "it was paused in none" in run("tenant", "resume", "acme", "--all-queues", *APP).stderr
+    for command in (("pause", "acme"), ("resume", "acme")):
+        assert (
+            "QUEUE and TENANT, or TENANT with --all-queues, got 1 name" in run("tenant", *command, *APP, code=2).stderr
+        )
+    assert (
+        "expected TENANT with --all-queues, got 2 names"
+        in run("tenant", "pause", "mail", "acme", "--all-queues", *APP, code=2).stderr
+    )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace import App, PolicyInfo
+from headrace.core.events import EventKind
 from headrace.errors import ConfigError, InvalidJob
 from headrace.seam.policy import Rate
 from tests.facades.harness import Events, Gate, Store, within, working
@@ -223,3 +224,78 @@ async def until_empty(app: App) -> None:
     """Return when nothing waits or runs any more."""
     while any(queue.available or queue.running for queue in (await app.client.stats()).queues):
         await asyncio.sleep(0.01)
+
+
+# -- a tenant in all queues
+
+
+def shop(store: Store) -> tuple[App, Any, Any, list[str]]:
+    """An app with a task in each of two queues."""
+    app, seen = store.app(), list[str]()
+
+    @app.task(queue="mail", name="send")
+    async def send(to: str) -> None:
+        seen.append(f"mail {to}")
+
+    @app.task(queue="bills", name="charge")
+    async def charge(to: str) -> None:
+        seen.append(f"bills {to}")
+
+    return app, send, charge, seen
+
+
+async def test_a_tenant_is_paused_in_all_queues_and_resumed(store: Store) -> None:
+    app, send, charge, seen = shop(store)
+    for task in (send, charge):
+        await task.options(tenant="acme").enqueue("acme")
+        await task.options(tenant="bolt").enqueue("bolt")
+    assert await app.policies.pause_tenant("acme") == ["bills", "mail"]
+    await within(app.drain())
+    assert sorted(seen) == ["bills bolt", "mail bolt"]
+    assert await app.policies.paused_tenants() == {"acme": None}
+    assert await app.policies.resume_tenant("acme") == ["bills", "mail"]
+    assert await app.policies.paused_tenants() == {}
+    await within(app.drain())
+    assert sorted(seen) == ["bills acme", "bills bolt", "mail acme", "mail bolt"]
+    assert await app.policies.resume_tenant("acme") == []
+
+
+async def test_a_tenant_is_paused_in_queues_that_come_later(store: Store) -> None:
+    app, send, charge, seen = shop(store)
+    assert await app.policies.pause_tenant("acme", lasts="1h") == []
+    job = await send.options(tenant="acme").enqueue("acme")
+    await charge.options(tenant="bolt").enqueue("bolt")
+    app.observe(events := Events())
+    async with working(app):
+        await events.until(EventKind.COMPLETED)
+    assert seen == ["bills bolt"]
+    assert (await app.why(job.id)).code == "tenant_paused"
+    [until] = (await app.policies.paused_tenants()).values()
+    [tenant] = await app.policies.tenants("mail")
+    assert tenant.paused_until is not None
+    assert until is not None
+    assert abs((tenant.paused_until - until).total_seconds()) < 60
+
+
+async def test_a_tenant_that_was_resumed_in_one_queue_stays_so(store: Store) -> None:
+    app, send, charge, seen = shop(store)
+    for task in (send, charge):
+        await task.options(tenant="acme").enqueue("acme")
+    await app.policies.pause_tenant("acme")
+    await app.policies.resume("mail", tenant="acme")
+    await within(app.drain())
+    await within(app.drain())
+    assert seen == ["mail acme"]
+    await app.policies.pause_tenant("acme")
+    await send.options(tenant="acme").enqueue("again")
+    await within(app.drain())
+    assert seen == ["mail acme"]
+
+
+async def test_bad_pauses_of_tenants(store: Store) -> None:
+    app = store.app()
+    with pytest.raises(InvalidJob, match="tenant"):
+        await app.policies.pause_tenant("a" * 2_000)
+    with pytest.raises(ConfigError, match="lasts"):
+        await app.policies.pause_tenant("a", lasts="0s")
+    assert await app.policies.paused_tenants() == {}

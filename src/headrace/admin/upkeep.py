@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from headrace.keeping.janitor import Janitor, JanitorRun
 from headrace.limits.policies import Policies, PolicyInfo, Rules
 from headrace.schedules.schedules import Schedules
 from headrace.schedules.spec import ScheduleInfo
+from headrace.types import Duration
 from headrace.vault.query import Answer
 from headrace.vault.vault import Vault
 
@@ -51,6 +53,19 @@ class Upkeep:
         """How many jobs of a tenant may run at a time; None: as many as the queue's rules say."""
         await self._note(actor, "limit tenant", queue=queue, tenant=tenant, running=running)
         await self.policies.limit_tenant(queue, tenant, running=running)
+
+    async def pause_tenant(
+        self, tenant: str, lasts: Duration | None = None, *, actor: str | None = None
+    ) -> Sequence[str]:
+        """Pause a tenant in all queues, for that long or until it is resumed. Returns the queues that there are."""
+        told = None if lasts is None else str(lasts)
+        await self._note(actor, "pause tenant", tenant=tenant, lasts=told)
+        return await self.policies.pause_tenant(tenant, lasts=lasts)
+
+    async def resume_tenant(self, tenant: str, *, actor: str | None = None) -> Sequence[str]:
+        """Resume a tenant in all queues. Returns those in which it was paused."""
+        await self._note(actor, "resume tenant", tenant=tenant)
+        return await self.policies.resume_tenant(tenant)
 
     async def run_janitor(self, *, force: bool = False, actor: str | None = None) -> JanitorRun:
         """Delete what is over its bounds. Raises ``SafetyStop``."""

@@ -10,6 +10,7 @@ from headrace.core.events import Event, EventKind
 from headrace.core.names import check_name
 from headrace.errors import ConfigError, InvalidJob
 from headrace.limits.rates import check_lasts
+from headrace.limits.tenant_pauses import TenantPauses
 from headrace.seam import records as r
 from headrace.seam.policy import QueuePause
 from headrace.text import shown
@@ -90,4 +91,6 @@ class ClientChanges(ClientReading):
         policies = self._backend.policies
         if policies is None:
             raise ConfigError("this store keeps no policies of queues, so it cannot pause one")
+        if tenant is not None and not paused:
+            await TenantPauses(self._backend, self.clock).spare(tenant, queue)
         await self._patience.repeat(lambda: policies.pause(pause, self.clock.stamp()))

@@ -13,7 +13,7 @@ _COMMANDS = {
     "job": "Show, retry, reschedule, pause and cancel jobs.",
     "op": "Change all jobs that a filter finds, in the background.",
     "queue": "Show, limit, pause, resume and purge queues.",
-    "tenant": "Show, limit, pause and resume the tenants of a queue.",
+    "tenant": "Show, limit, pause and resume tenants.",
     "dead": "Show, requeue and purge dead letters.",
     "janitor": "Say how long ended jobs are kept, delete the rest, and show what was deleted.",
     "table": "Look after the hot tables of an app, and protect tables.",

@@ -1,10 +1,9 @@
-"""``headrace tenant``: show, limit, pause and resume the tenants of a queue."""
+"""``headrace tenant``: show, limit, pause and resume tenants."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import click
@@ -16,10 +15,10 @@ from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, limit_option, rule, rule_option, store_options
 from headrace.cli.output import note, print_json
 from headrace.cli.policy_output import policies_of
-from headrace.cli.tenant_output import has_no_jobs, named, own_limit, print_limit, print_tenants
+from headrace.cli.tenant_output import own_limit, print_limit, print_tenants
+from headrace.cli.tenant_pause import pause_command, resume_command
 from headrace.cli.times import now
 from headrace.cli.unknown_names import note_unknown, stats_of
-from headrace.core.durations import spell
 from headrace.seam.policy import TenantLimit
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,10 +26,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group("tenant", cls=Group)
 def tenant_command() -> None:
-    """Show, limit, pause and resume the tenants of a queue.
+    """Show, limit, pause and resume tenants.
 
     In a queue with rules, tenants take turns, and each can have its own limits.
     """
+
+
+tenant_command.add_command(pause_command)
+tenant_command.add_command(resume_command)
 
 
 def pair_arguments(command: F) -> F:
@@ -113,37 +116,3 @@ def _as_given(limit: TenantLimit) -> dict[str, Any]:
     """Limits as users write them."""
     rate = limit.rate
     return {"running": limit.running, "rate": rate and f"1/{rate.every}us, burst {rate.burst}"}
-
-
-@tenant_command.command("pause")
-@pair_arguments
-@click.option("--lasts", type=options.lasts, metavar="D", help="How long, such as 1h. Default: until it is resumed.")
-@store_options
-async def pause_command(store: Store, queue: str, tenant: str, lasts: int | None) -> None:
-    """Stop workers from claiming a tenant's jobs in a queue.
-
-    Running jobs go on, enqueues are accepted, and other tenants get its turns.
-    """
-    async with store.opened() as client:
-        stats = await stats_of(client, queue)
-        length = None if lasts is None else timedelta(microseconds=lasts)
-        await note_change(client, "pause_tenant", queue=queue, tenant=tenant, lasts=lasts and spell(lasts))
-        await policies_of(client).pause(queue, tenant=tenant, lasts=length)
-        idle = await has_no_jobs(client, queue, tenant)
-    how_long = "until it is resumed" if lasts is None else f"for {spell(lasts)}"
-    print(f"{named(tenant)}  paused in queue {named(queue)} {how_long}")
-    if not note_unknown(queue, stats, "the setting is stored anyway") and idle:
-        note(f"tenant {tenant!r} has no jobs in queue {queue!r} now; the pause is stored anyway")
-
-
-@tenant_command.command("resume")
-@pair_arguments
-@store_options
-async def resume_command(store: Store, queue: str, tenant: str) -> None:
-    """Let workers claim jobs of a tenant again."""
-    async with store.opened() as client:
-        stats = await stats_of(client, queue)
-        await note_change(client, "resume_tenant", queue=queue, tenant=tenant)
-        await policies_of(client).resume(queue, tenant=tenant)
-    print(f"{named(tenant)}  resumed in queue {named(queue)}")
-    note_unknown(queue, stats, "the setting is stored anyway")

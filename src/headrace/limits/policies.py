@@ -14,7 +14,8 @@ from headrace.core.store_access import Owner, StoreAccess
 from headrace.core.validation import check_limit
 from headrace.core.view import View
 from headrace.errors import ConfigError, Unavailable
-from headrace.limits.rates import RULES, check_count, check_rules, parse_rate, spell_rate
+from headrace.limits.rates import RULES, check_count, check_lasts, check_rules, parse_rate, spell_rate
+from headrace.limits.tenant_pauses import TenantPauses
 from headrace.seam.instants import to_datetime
 from headrace.seam.policy import FOREVER, STORE, Policy, PolicyState, Rate, TenantLimit, TenantState
 from headrace.seam.protocol import PolicyStore
@@ -210,6 +211,24 @@ class Policies:
         """End a pause: workers may claim again."""
         await self._owner.client.resume(queue, tenant=tenant, task=task)
         self._doubt([] if task is None else [task], "only this name is resumed")
+
+    async def pause_tenant(self, tenant: str, *, lasts: Duration | None = None) -> Sequence[str]:
+        """Pause a tenant in all queues, for ``lasts`` or until it is resumed: in those that have jobs or workers now,
+        whose names are returned, and in those that workers serve who start later. In each of these queues, tenants take
+        turns from then on."""
+        pauses = await self._pauses()
+        return await pauses.pause(check_name(tenant, "tenant", empty=True), check_lasts(lasts))
+
+    async def resume_tenant(self, tenant: str) -> Sequence[str]:
+        """Resume a tenant in all queues, also where it was paused alone; returns those in which it was paused."""
+        return await (await self._pauses()).resume(check_name(tenant, "tenant", empty=True))
+
+    async def paused_tenants(self) -> dict[str, datetime | None]:
+        """The tenants that are paused in all queues, and until when; None: until they are resumed."""
+        return {name: _moment(until) for name, until in (await (await self._pauses()).find()).items()}
+
+    async def _pauses(self) -> TenantPauses:
+        return TenantPauses(await self._owner.client.backend(), self._owner.client.clock)
 
     def _doubt(self, tasks: Iterable[str], what: str) -> None:
         """Warn, once for each name, of tasks that this app does not have; another app on the store may."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.core.durations import micros
 from headrace.core.upkeep import VAULT
+from headrace.errors import Unavailable
 from headrace.keeping.budget import BudgetWatch
 from headrace.keeping.object_keeper import ObjectKeeper
 from headrace.keeping.retention import Retention
+from headrace.limits.tenant_pauses import TenantPauses
 from headrace.payloads.object_url import parse
 from headrace.payloads.objects import Objects
 from headrace.schedules.planner import IntervalFunction, Planner
@@ -76,11 +79,28 @@ class Duties:
         )
         self._reseal_duty = _reseal_duty(exchange)
         self._archiver = _archiver(exchange)
+        self._pauses = TenantPauses(backend, exchange.clock)
         self._budget = BudgetWatch(backend, exchange.observers, exchange.clock)
+
+    async def prepare(self) -> None:
+        """What comes before the first claim: tenants that are paused everywhere are paused in the queues of this
+        worker. If the store is away, no claim succeeds either, and it is done a little later."""
+        with suppress(Unavailable):
+            await self._pauses.bring_to(self._exchange.queues)
+
+    async def _prepare_again(self) -> None:
+        """Once this worker is listed: whoever pauses a tenant from now on sees its queues, and whoever did before has
+        written it down."""
+        while True:
+            await asyncio.sleep(2 * self._exchange.leases.lease / 6)
+            with suppress(Unavailable):
+                await self._pauses.bring_to(self._exchange.queues)
+                return
 
     def start(self, group: asyncio.TaskGroup, *, at_once: bool = False) -> list[asyncio.Task[None]]:
         """Do them until the tasks are cancelled. ``at_once``: what is reaped is due right away."""
         duties = [group.create_task(self._exchange.notes.run(), name="headrace-notes")]
+        duties.append(group.create_task(self._prepare_again(), name="headrace-pauses"))
         duties.append(group.create_task(self.reaper.run(at_once=at_once), name="headrace-reaper"))
         if not self._guest:
             duties.append(group.create_task(self._retention.run(), name="headrace-retention"))

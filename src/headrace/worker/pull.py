@@ -153,6 +153,7 @@ class Pull:
     async def _serve(self) -> None:
         exchange, observers = self._exchange, self._exchange.observers
         observers.tell(Event(EventKind.WORKER_STARTED, worker=exchange.name, detail=", ".join(exchange.queues)))
+        await self._duties.prepare()
         exchange.start()
         try:
             async with asyncio.TaskGroup() as group:

@@ -220,6 +220,7 @@ class Worker:
             await planner.look()
         if burst and self._duties.tracks is not None:
             await self._duties.tracks.look()
+        await self._duties.prepare()
         exchange.start()
         try:
             async with asyncio.TaskGroup() as group:
