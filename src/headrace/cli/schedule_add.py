@@ -145,5 +145,7 @@ def _tell(made: ScheduleInfo, instants: Any, *, working: bool) -> None:
         note(f"next {by_clock(instants[0], schedule_output.zone_of(made))}, {relative(instants[0], now())}")
     else:
         note("it has ended: no slot is left")
+    if made.jitter:
+        note(f"its jobs are due up to {made.jitter:.0%} of the interval before or after their slots; see --jitter")
     if not working:
         note("no worker runs: nothing fires until one does (headrace worker APP)")
