@@ -12,7 +12,7 @@ from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import answer_options, limit_option, rule, rule_option, store_options
+from headrace.cli.options import answer_options, limit_option, rule, rule_option
 from headrace.cli.output import note, print_json
 from headrace.cli.policy_output import policies_of
 from headrace.cli.tenant_output import own_limit, print_limit, print_tenants
