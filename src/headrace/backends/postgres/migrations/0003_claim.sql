@@ -609,10 +609,10 @@ BEGIN
 END $$;
 
 -- 4. Take, second half: lease the jobs at these places, which belong to these tenants. The answer already has ``p_ord``
--- jobs.
+-- jobs. Relies on the settings of ``claim_v1``.
 CREATE FUNCTION take(
     p_now bigint, p_qid integer, p_name text, p_holder text, p_lease_for bigint, p_want smallint, p_places tid[], p_owners bigint[], p_ord integer
-) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN QUERY
     WITH gone AS (  -- by place in the heap; ``contents``; patches_pkey

@@ -219,11 +219,9 @@ BEGIN
 END $$;
 
 -- Jobs of these tenants have stopped running. Returns the earliest instant at which a tenant wakes. A tenant that has
--- nothing left, and would be the same if it came back, is removed.
+-- nothing left, and would be the same if it came back, is removed. Relies on the settings of ``hear`` or ``claim_v1``.
 CREATE FUNCTION count_stopped(p_now bigint, p_round bigint, p_tids bigint[], p_jobs bigint[], p_ats bigint[]) RETURNS bigint
-LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_wake bigint;
     v_empty bigint[];
@@ -488,10 +486,11 @@ END $$;
 
 -- A visit of a tenant. Its allowance: ``stops``: it is full; ``until``: nothing is allowed before; ``most`` jobs;
 -- ``cost``: how many of them it has, as far as known. Then its first jobs, in order, and how many are ``taken``.
--- ``passed_at``: when the first of the jobs on their last chance was due that it passed over.
+-- ``passed_at``: when the first of the jobs on their last chance was due that it passed over. ``cut``: ``most`` is what
+-- those before it leave of the room, if each takes its ``cost``.
 CREATE TYPE visit AS (
     tid bigint, count bigint, since bigint, tenant text, every bigint, stops boolean, until bigint, most bigint, cost bigint, places tid[], tasks text[],
-    bytes bigint, taken integer, rests boolean, passed_at bigint
+    bytes bigint, taken integer, rests boolean, passed_at bigint, cut boolean
 );
 
 -- Promote a bounded number of due jobs of these tenants, the same share of each lane, in the order of run_at. Returns
@@ -728,15 +727,17 @@ BEGIN
     RETURN (turn, rule, gates, r.ripe, r.ruled)::turn_scope;
 END $$;
 
--- 2. Next tenant, 3. Allowance: the tenants to visit, in order. All have the same count. There are several only if each
--- is likely to have as much as it is allowed. ``p_alone`` may have ``p_alone_most``.
+-- 2. Next tenant, 3. Allowance: the tenants to visit, in order, if each takes its ``cost``; the caller sees whether it
+-- does. ``p_alone`` may have ``p_alone_most``.
 CREATE FUNCTION next_tenants(
     turn turns, rule policies, p_now bigint, p_holder text, p_ruled boolean, p_width bigint, p_room bigint, p_alone bigint, p_alone_most bigint
 ) RETURNS visit[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_visits visit[] := '{}';
     v_upto bigint := 0;
+    v_below bigint;
     v_cost bigint;
+    v_cut boolean;
     r record;
 BEGIN
     FOR r IN  -- tenants_awake; tenant_rules_pkey
@@ -759,12 +760,17 @@ BEGIN
     LOOP
         CONTINUE WHEN rule.tenant_workers IS NOT NULL AND r.running >= rule.tenant_workers AND shut_out(r.tid, p_holder, rule.tenant_workers);
         v_cost := CASE WHEN r.stops OR r.until > p_now THEN 0 ELSE least(r.most, greatest(r.jobs, 1)) END;
-        EXIT WHEN r.count > (v_visits[1]).count OR v_upto > 0 AND v_upto + v_cost > p_room;
-        v_visits := v_visits || (
-            r.tid, r.count, r.since, r.tenant, r.every, r.stops, r.until, r.most, v_cost, NULL, NULL, 0, 0, false, NULL
-        )::visit;
+        EXIT WHEN r.count >= v_below;  -- one that is visited before may come first again
+        v_cut := v_upto > 0 AND v_upto + v_cost > p_room;
+        v_visits := v_visits || CASE
+            WHEN v_cut THEN (
+                r.tid, r.count, r.since, r.tenant, r.every, r.stops, r.until, p_room - v_upto, p_room - v_upto, NULL, NULL, 0, 0, false, NULL, true
+            )::visit
+            ELSE (r.tid, r.count, r.since, r.tenant, r.every, r.stops, r.until, r.most, v_cost, NULL, NULL, 0, 0, false, NULL, false)::visit
+        END;
         v_upto := v_upto + v_cost;
         EXIT WHEN v_upto >= p_room OR cardinality(v_visits) >= p_width;
+        v_below := least(v_below, CASE WHEN v_cost = r.most THEN r.count + v_cost END);
     END LOOP;
     RETURN v_visits;
 END $$;
@@ -828,10 +834,10 @@ BEGIN
         RETURN ARRAY(  -- ready_lane, in claim order
             SELECT (
                 n.tid, n.count, n.since, n.tenant, n.every, n.stops, n.until, n.most, n.cost, x.places, NULL, coalesce(x.bytes, 0), coalesce(x.jobs, 0),
-                false, NULL
+                false, NULL, n.cut
             )::visit
             FROM unnest(p_visits) WITH ORDINALITY AS n (
-                tid, count, since, tenant, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, ord
+                tid, count, since, tenant, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, cut, ord
             ) LEFT JOIN LATERAL (
                 SELECT array_agg(h.place ORDER BY h.priority, h.run_at, h.id) AS places, count(*) AS jobs, sum(h.size) AS bytes FROM (
                     SELECT y.ctid AS place, y.id, y.size, y.priority, y.run_at FROM ready AS y
@@ -844,10 +850,10 @@ BEGIN
     RETURN ARRAY(  -- lanes_tid; ready_lane, in claim order
         SELECT (
             n.tid, n.count, n.since, n.tenant, n.every, n.stops, n.until, n.most, n.cost, x.places, x.tasks, coalesce(x.bytes, 0),
-            coalesce(x.jobs, 0), false, NULL
+            coalesce(x.jobs, 0), false, NULL, n.cut
         )::visit
         FROM unnest(p_visits) WITH ORDINALITY AS n (
-            tid, count, since, tenant, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, ord
+            tid, count, since, tenant, every, stops, until, most, cost, places, tasks, bytes, taken, rests, passed_at, cut, ord
         ) LEFT JOIN LATERAL (
             SELECT
                 array_agg(h.place ORDER BY h.level, h.due, h.id) AS places,
@@ -1005,14 +1011,14 @@ BEGIN
     RETURN (SELECT min(n.passed_at) FROM unnest(p_visits) AS n);
 END $$;
 
--- Claim from one governed queue, the first of the scope: up to ``p_most`` jobs, visit by visit. Tenants with the same
--- count are visited in one statement, unless they share the rate of a task. ``p_stopped`` as in ``claim_v1``. Answers
--- as ``claim_v1`` does; the last row also has the bytes that were taken. Visits a bounded number of tenants. Relies on the settings of ``claim_v1``, and so do
--- the steps that it takes.
+-- Claim from one governed queue, the first of the scope: up to ``p_most`` jobs, visit by visit. Those that are sure to
+-- follow each other are made in one statement, unless they share the rate of a task. ``p_stopped`` as in ``claim_v1``.
+-- Answers as ``claim_v1`` does; the last row also has the bytes that were taken. Visits a bounded number of tenants.
+-- Relies on the settings of ``claim_v1``, and so do the steps that it takes.
 CREATE FUNCTION claim_turns(
     p_now bigint, scope claim_scope, p_holder text, p_most bigint, p_lease_for bigint, p_want smallint, p_lost_below integer,
     p_max_bytes bigint, p_ord integer, p_stopped bigint[]
-) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     c_visits CONSTANT integer := 250;
     v_qid CONSTANT integer := scope.qids[1];
@@ -1026,6 +1032,7 @@ DECLARE
     v_owners bigint[];
     v_visits visit[];
     v_done visit[];
+    v_below bigint;
     v_some integer;
     v_alone bigint;
     v_alone_most bigint;
@@ -1041,9 +1048,9 @@ DECLARE
     rule policies := s.rule;
     gates task_gates := s.gates;
     v_width bigint := p_most / rule.tenant_batch + 4;
+    v_commit text := set_config('synchronous_commit', 'off', true);  -- no wait for the disk with the turns locked: the caller waits, by ``seal_v1``
     v visit;
 BEGIN
-    PERFORM set_config('synchronous_commit', 'off', true);  -- no wait for the disk with the turns locked: the caller waits, by ``seal_v1``
     IF p_stopped IS NOT NULL AND (s.ruled OR coalesce(rule.running, rule.tenant_workers, rule.tenant_running) IS NOT NULL) THEN
         RETURN QUERY SELECT w.* FROM waited_for(ARRAY[v_qid], p_stopped) AS q CROSS JOIN LATERAL woken(q) AS w;
     END IF;
@@ -1071,8 +1078,9 @@ BEGIN
         v_places := '{}';
         v_owners := '{}';
         v_done := '{}';
+        v_below := NULL;
         FOREACH v IN ARRAY first_jobs(rule, gates, p_now, v_visits, v_room, v_bound) LOOP
-            EXIT WHEN v_room <= 0 OR v_bytes <= 0;
+            EXIT WHEN v_room <= 0 OR v_bytes <= 0 OR v.count >= v_below OR v.cut AND v_room > v.most;  -- then look again
             IF v.bytes > v_bytes OR p_want <> 15 THEN
                 v := fitting(v, v_bytes, p_want);
             END IF;
@@ -1090,6 +1098,7 @@ BEGIN
             IF scope.dying AND v.cost > 0 THEN
                 RETURN QUERY SELECT * FROM expire(p_now, doomed(rule, gates, p_now, v));
             END IF;
+            v_below := least(v_below, CASE WHEN v.cost > 0 AND NOT v.rests THEN v.count + v.taken END);
             v_done := v_done || v;
         END LOOP;
         v_some := cardinality(v_places);
