@@ -62,3 +62,11 @@ def test_what_is_flat(
     [small, big] = flat.judged(line, [first, other])
     assert (small.flat, small.times, small.effort_times) == (True, 1.0, 1.0)
     assert (big.flat, big.note) == judged
+
+
+@pytest.mark.parametrize("name", ["tenants", "tenants, after a burst", "priorities, all due", "groups"])
+def test_a_call_of_sqlite_does_at_most_twice_as_much_beside_many(servers: Servers, name: str) -> None:
+    """By its own count of steps: that of a claim which wakes tenants, too."""
+    [line] = [line for line in lines(0.02) if line.name == name]
+    cells = flat.study("sqlite", servers, line, replace(TINY, calls=20))
+    assert {cell.call: cell.effort_times for cell in cells if cell.effort_times > flat.FACTOR} == {}

@@ -24,7 +24,9 @@ _SQL = load("turn")
 _TENANT = load("tenant")
 
 _WOKEN = 50
-"""A claim wakes at most this many tenants, or one per job that it has room for; the next claim goes on."""
+"""A claim wakes all tenants whose time has come, up to this many …"""
+_WOKEN_OF_MANY = 4
+"""… and this many, or one per job that it has room for, if they are more. The next claim goes on."""
 _LANES = 1_000
 """A visit looks at most at this many lanes; more are left to later visits."""
 
@@ -107,7 +109,10 @@ class SqliteVisits:
 
     def wake(self, most: int) -> None:
         if self._wakes:
-            self._tx.execute(_SQL["wake"], (self._qid, self._now, self.turns.round, max(_WOKEN, most)))
+            many = self._tx.first(_SQL["wakes_more"], (self._qid, self._now, _WOKEN)) is not None
+            self._tx.execute(
+                _SQL["wake"], (self._qid, self._now, self.turns.round, max(_WOKEN_OF_MANY if many else _WOKEN, most))
+            )
         if self.turns.policy.tenant_workers is not None:
             self._meet(self._tx.rows(_SQL["mine"], (self._qid, self._holder, None, None, None, _LANES)))
 

@@ -14,6 +14,12 @@ FROM queues AS q WHERE q.qid = ?1
 -- PRIMARY KEY (qid, task): the tasks of one queue that are paused, or have spent some of their rate.
 SELECT task, paused_until, full_at FROM tasks WHERE qid = ?1
 
+-- name: wakes_more
+-- Partial index tenants_asleep: whether more than so many tenants wake.
+SELECT 1 FROM tenants AS t INDEXED BY tenants_asleep
+WHERE t.qid = ?1 AND t.wake_at IS NOT NULL AND t.wake_at <= ?2
+LIMIT 1 OFFSET ?3
+
 -- name: wake
 -- Partial index tenants_asleep: (qid, wake_at <= now), a bounded number; tenants_awake.
 UPDATE tenants SET since = wake_at, wake_at = NULL, count = max(count, ?3)
