@@ -566,6 +566,15 @@ async def test_an_insert_does_not_wait_for_groups_that_somebody_has_in_hand(stor
     assert [job.id for job in claimed.jobs] == [job_id(2), job_id(3)]
 
 
+async def test_groups_that_somebody_has_in_hand_hold_up_hardly_any_others(store: PostgresBackend) -> None:
+    """They share locks, but there are thousands of these."""
+    await store.insert([row(1)], T0)
+    with in_hand(*[f"theirs {n}" for n in range(5)]):
+        await store.insert([row(n, group=f"g{n}") for n in range(2, 202)], T0)
+        claimed = await store.claim(Claim("w", ("q",), 500, LEASE), T0)
+    assert len(claimed.jobs) >= 199
+
+
 async def test_an_end_does_not_wait_for_groups_that_somebody_has_in_hand(store: PostgresBackend) -> None:
     await store.insert([row(n, group="gh"[n % 2]) for n in range(4)], T0)
     jobs = (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
+from headrace.seam.policy import Policy
 from headrace.seam.records import Cancel, Claim, Hold, JobId, Reap, Selector, SweepClause, SweepTarget
 from headrace.seam.ticks import BUCKETS, Look, NewTick, Plan, Save, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row, settle
@@ -152,6 +153,18 @@ async def test_a_claim_that_passes_over_jobs_looks_at_a_bounded_number(store: Re
         assert asked.read("s") <= 3_000
         assert asked.read("j") == 0
         assert asked.count() < 50
+
+
+async def test_a_claim_wakes_few_of_very_many_tenants_and_all_of_some(store: RedisBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", tenant_batch=10), T0)
+    await store.insert([row(number, tenant=f"t{number}") for number in range(1_000)], T0)
+    await store.insert([row(number, queue="p", tenant=f"t{number}") for number in range(1_000, 1_090)], T0)
+    assert await store.policies.save(Policy(queue="p", tenant_batch=10), T0)
+    for queue, fewest, most in (("q", 1, 16), ("p", 90, 90)):
+        with commands() as asked:
+            assert len((await store.claim(Claim("w1", (queue,), 1, LEASE), T0)).jobs) == 1
+        woken = [words for words in asked.all if words[0] == "ZREM" and f"{BASE}:B:" in words[1]]
+        assert fewest <= sum(len(words) - 2 for words in woken) <= most
 
 
 # -- answers

@@ -339,11 +339,13 @@ async def test_temporary_tables_of_the_caller_are_none_of_ours(shop: Shop) -> No
 async def test_of_many_transactions_few_notify(shop: Shop) -> None:
     """A commit that does waits for all others that do; workers hear of every job all the same."""
     store = shop.app.client._backend
-    async with shop.app:
+    async with shop.app, AsyncExitStack() as stack:
         assert store.hints is not None
         topics = [f"queue:{n}" for n in range(12)]
         async with store.hints.listen(topics) as hints:
             open_ones = [await psycopg.AsyncConnection.connect(shop.url) for _ in topics]
+            for connection in open_ones:
+                stack.push_async_callback(connection.close)
             for n, connection in enumerate(open_ones):
                 await shop.app.bind(connection).enqueue(shop.extract.options(queue=str(n)), "a")
             rung = [await connection.execute("SELECT count(*) FROM headrace.bells") for connection in open_ones]
@@ -354,8 +356,6 @@ async def test_of_many_transactions_few_notify(shop: Shop) -> None:
             async with asyncio.timeout(60):
                 while len(heard) < len(topics):
                     heard.add((await anext(hints)).topic)
-            for connection in open_ones:
-                await connection.close()
     assert heard == set(topics)
 
 

@@ -245,3 +245,30 @@ async def test_wishes_that_cannot_be(memory: Store) -> None:
     with pytest.raises(ConfigError, match="when_full"):
         app.task(name="other", when_full="wait")(abs)
     assert await memory.count() == 0
+
+
+def test_a_refusal_and_its_reason_ask_about_one_queue() -> None:
+    """However many queues there are, nobody asks for the statistics of all of them."""
+    asked: list[Any] = []
+
+    class Asked(Tapped):
+        async def stats(self, at: Any = None, *, queues: Any = None) -> Any:
+            asked.append(queues)
+            return await self.inner.stats(at, queues=queues)
+
+    async def main(world: World) -> None:
+        app = world.app()
+
+        @app.task(queue="mail", name="send")
+        async def send() -> None: ...
+
+        await app.policies.set("mail", depth=1)
+        job = await send.enqueue()
+        with pytest.raises(QueueFull, match="1 of 1 jobs wait"):
+            await send.enqueue()
+        assert asked == []
+        await app.why(job.id)
+        await app.client.close()
+
+    simulate(main, Asked)
+    assert [list(queues) for queues in asked] == [["mail"]]

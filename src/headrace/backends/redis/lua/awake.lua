@@ -5,8 +5,9 @@ local ASLEEP, AWAKE, FULL, BOUND = 0, 1, 2, 3
 
 -- Adds this to ``self``, the turns.
 local function open_awake(self)
-    -- A claim wakes twice as many tenants as it may take jobs, within these bounds.
-    local FEWEST, MOST = 100, 250
+    -- A claim wakes all tenants whose time has come, up to MANY. If they are more, it wakes twice as many as it may take
+    -- jobs, within the other bounds.
+    local FEWEST, MANY, MOST = 8, 100, 250
     -- The instant from which each queue may have something to claim, as far as this script knows.
     local soon = {}
 
@@ -191,8 +192,10 @@ local function open_awake(self)
 
     -- 1. Wake: tenants whose time has come wake up, as many as ``wanted`` jobs may need. Returns how many.
     function self.wake(q, now, wanted)
-        local most = math.max(FEWEST, math.min(MOST, 2 * wanted))
-        local flat = call('ZRANGEBYSCORE', base .. ':B:' .. q.qid, '-inf', number(now), 'WITHSCORES', 'LIMIT', 0, most)
+        local asleep, instant = base .. ':B:' .. q.qid, number(now)
+        local fewest = call('ZCOUNT', asleep, '-inf', instant) > MANY and FEWEST or MANY
+        local most = math.max(fewest, math.min(MOST, 2 * wanted))
+        local flat = call('ZRANGEBYSCORE', asleep, '-inf', instant, 'WITHSCORES', 'LIMIT', 0, most)
         local awake, gone, due = {}, {}, {}
         for i = 1, #flat, 2 do
             due[#due + 1] = tonumber(flat[i])
@@ -209,7 +212,7 @@ local function open_awake(self)
                 awake[#awake + 1], awake[#awake + 2] = number(t.count), awake_as(t)
             end
         end
-        many('ZREM', base .. ':B:' .. q.qid, gone)
+        many('ZREM', asleep, gone)
         many('ZADD', base .. ':A:' .. q.qid, awake)
         return #gone
     end
