@@ -234,7 +234,7 @@ def crowds_table(crowds: Sequence[Crowd]) -> str:
     """The crowds for people."""
     rows: list[Sequence[str]] = [("crowd", "", "one, or plain", "many, or governed", "times", "")]
     for c in crowds:
-        rows.append((c.name, c.unit, shown(c.before), shown(c.after), f"{c.ratio:.2f}", _verdict(c.flat)))
+        rows.append((c.name, c.unit, shown(c.before), shown(c.after), f"{c.ratio:.2f}", _verdict(c.flat, c.note)))
     return "\n".join(aligned(rows))
 
 
@@ -265,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if "idle workers".startswith(wanted):
                 crowds += flat_crowds.idle(store, servers, plan.trickle, plan.workers, given.place)
             if "claimers".startswith(wanted):
-                crowds.append(flat_crowds.governed(store, servers, plan.jobs, plan.claimers, plan.times, given.place))
+                crowds += flat_crowds.governed(store, servers, plan.jobs, plan.claimers, plan.times, given.place)
             if crowds:
                 print(f"{store}: crowds\n{crowds_table(crowds)}\n", flush=True)
             found += [{"kind": f"crowd, {crowd.name}", **asdict(crowd), "ratio": crowd.ratio} for crowd in crowds]

@@ -37,8 +37,9 @@ def test_crowds_are_compared(servers: Servers) -> None:
     idle = flat_crowds.idle("valkey", servers, TINY.trickle, TINY.workers)
     assert min(idle[0].before, idle[0].after) >= 1
     turns = flat_crowds.governed("valkey", servers, TINY.jobs, TINY.claimers, TINY.times)
-    assert min(turns.before, turns.after) > 0
-    assert len(flat.crowds_table([*idle, turns]).splitlines()) == 1 + len(idle) + 1
+    assert [crowd.unit for crowd in turns] == ["jobs/s", "jobs/s of CPU"]
+    assert all(min(crowd.before, crowd.after) > 0 for crowd in turns)
+    assert len(flat.crowds_table([*idle, *turns]).splitlines()) == 1 + len(idle) + 2
 
 
 @pytest.mark.parametrize(
