@@ -159,9 +159,9 @@ def governed(
     lean, costly = (max(one.thrift for one in found[kind]) for kind in (False, True))
     quick, cheap = turns >= RATIO * plain, costly >= RATIO * lean
     busy = min(one.foreign for one in [*found[False], *found[True]]) > BUSY
-    noise = cheap and busy and not quick
+    note = "NOT FLAT, or noise: others were busy" if busy and cheap and not quick else ""
     return [
-        Crowd(name, "jobs/s", plain, turns, quick or noise, "noise" if noise else ""),
+        Crowd(name, "jobs/s", plain, turns, quick, note),
         Crowd(name, "jobs/s of CPU", lean, costly, cheap),
     ]
 

@@ -268,8 +268,8 @@ async def _steps_beside(path: Path, priorities: int, tenants: int, queues: int, 
                     for n in range(start, start + 1_000)
                 ], T0)  # fmt: skip
         await backend.insert([row(n, queue="qg"[n % 2], tenant="t0") for n in range(30_000, 30_100)], T0)
-        for _ in range(80):
-            await backend.claim(Claim("w", ("g",), 1, LEASE), T0)  # the tenants wake up
+        for _ in range(800):
+            await backend.claim(Claim("w", ("g",), 1, LEASE), T0)  # the tenants wake up, a few with each claim
         assert backend._writer is not None
         assert backend._reader is not None
         for side in (backend._writer._connection, backend._reader._connection):

@@ -1042,7 +1042,6 @@ DECLARE
     v_visited integer := 0;
     v_moved integer;
     v_passed visit[] := '{}';
-    v_next bigint := scope.pause;
     s turn_scope := look_at_turns(p_now, v_qid, v_name, p_most, p_stopped);
     turn turns := s.turn;
     rule policies := s.rule;
@@ -1130,12 +1129,10 @@ BEGIN
     UPDATE turns AS x SET round = turn.round, running = turn.running, full_at = coalesce(turn.full_at, 0),
         low_count = turn.low_count, low_since = turn.low_since, low_wake = turn.low_wake, low_tenant = turn.low_tenant
     WHERE x.qid = v_qid;
-    IF v_left > 0 AND v_bytes > 0 THEN
-        v_next := least(v_next, next_turn(p_now, rule, turn));
-    END IF;
     RETURN NEXT last_row(
         0, CASE WHEN v_passed <> '{}' THEN choose(p_now, v_qid, p_holder, p_lease_for) ELSE 0 END,
-        CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN 0 ELSE v_next - p_now END END, NULL, p_max_bytes - v_bytes, true
+        CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN 0 ELSE least(scope.pause, next_turn(p_now, rule, turn)) - p_now END END,
+        NULL, p_max_bytes - v_bytes, true
     );
 END $$;
 
