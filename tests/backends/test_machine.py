@@ -174,4 +174,4 @@ def test_the_same_seed_draws_the_same_sequences() -> None:
 @pytest.mark.parametrize("faulty", [*FAULTY, *BLATANT])
 def test_a_planted_fault_is_found(faulty: type[MemoryBackend]) -> None:
     with pytest.raises(AssertionError):
-        run_machine(machine_for(lambda place: faulty()), seed=6, examples=300)
+        run_machine(machine_for(lambda place: faulty()), seed=10, examples=300)
