@@ -175,10 +175,10 @@ async def test_what_operators_do_is_noted_first(store: Store) -> None:
     await admin.resume_queue("pay")
     await admin.job(second.id, reveal=True, actor="bo")
     entries = await admin.audit.entries()
-    assert [one.action for one in entries] == ["reveal", "resume_queue", "pause_queue", "requeue"]
+    assert [one.action for one in entries] == ["reveal", "resume queue", "pause queue", "requeue"]
     assert [one.actor for one in entries][2:] == ["ada", "ada"]
     assert entries[0].details == {"job": str(second.id)}
     assert entries[2].details == {"queue": "pay", "lasts": "1h"}
     assert entries[3].details == {"ids": [str(first.id)], "jobs": 1}
-    assert [one.action for one in await admin.audit.entries(entries[1].number, 1)] == ["pause_queue"]
+    assert [one.action for one in await admin.audit.entries(entries[1].number, 1)] == ["pause queue"]
     await app.client.close()

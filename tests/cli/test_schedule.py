@@ -474,7 +474,7 @@ def test_add_by_the_clock_is_checked_against_the_app(run: Run, run_json: RunJson
         "jitter": 0.0,
     }
     [entry] = run_json("op", "log", *URL)["entries"]
-    assert (entry["action"], entry["details"]["schedule"]) == ("add_schedule", "jobs.hello")
+    assert (entry["action"], entry["details"]["schedule"]) == ("add schedule", "jobs.hello")
 
 
 def test_add_an_interval_with_every_option(run_json: RunJson) -> None:

@@ -83,7 +83,7 @@ def test_every_command_that_changes_something_is_noted(dead: str, run: Run, run_
     run("queue", "purge", "mail", "--yes", *URL)
     entries = run_json("op", "log", *URL)["entries"]
     assert [one["action"] for one in reversed(entries)] == [
-        "requeue", "cancel", "pause_queue", "resume_queue", "limit_queue", "pause_tenant", "resume_tenant", "requeue",
+        "requeue", "cancel", "pause queue", "resume queue", "limit queue", "pause tenant", "resume tenant", "requeue",
         "delete waiting jobs",
     ]  # fmt: skip
     assert entries[-1]["details"] == {"ids": [dead], "jobs": 1}
@@ -110,8 +110,8 @@ def test_what_is_done_to_schedules_tenants_and_rules_is_noted(project: Path, run
     run("janitor", "shrink", *URL)
     entries = [*reversed(run_json("op", "log", *URL)["entries"])]
     assert [one["action"] for one in entries] == [
-        "run_schedule", "pause_schedule", "resume_schedule", "backfill_schedule", "delete_schedule", "limit_tenant",
-        "keep", "forget", "run_janitor", "set_budget", "drop_budget", "shrink",
+        "run schedule", "pause schedule", "resume schedule", "backfill schedule", "delete schedule", "limit tenant",
+        "keep", "forget", "run janitor", "set budget", "drop budget", "shrink",
     ]  # fmt: skip
     assert entries[1]["details"] == {"schedule": "hourly"}
     assert entries[3]["details"]["slots"] == 3

@@ -46,7 +46,7 @@ async def test_jobs_and_queues_are_changed(site: Any) -> None:
     revealed = (await post(place, f"/api/v1/jobs/{handle.id}/reveal")).json
     assert revealed["job"]["args"] == {"user": 1, "token": "s3cret"}
     actions = [one["action"] for one in (await place.ask("/api/v1/audit?limit=3", headers=OPERATOR)).json]
-    assert actions == ["reveal", "resume_queue", "pause_queue"]
+    assert actions == ["reveal", "resume queue", "pause queue"]
 
 
 async def test_what_is_wrong_is_said(site: Any) -> None:

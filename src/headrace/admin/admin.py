@@ -140,14 +140,14 @@ class Admin:
     ) -> None:  # fmt: skip
         """Let no worker claim from the queue, or jobs of one tenant or task in it, for that long or until resumed."""
         told = None if lasts is None else str(lasts)
-        await self.audit.note(actor or local_actor(), "pause_queue", queue=queue, lasts=told, tenant=tenant, task=task)
+        await self.audit.note(actor or local_actor(), "pause queue", queue=queue, lasts=told, tenant=tenant, task=task)
         await self.client.pause(queue, lasts, tenant=tenant, task=task)
 
     async def resume_queue(
         self, queue: str, *, tenant: str | None = None, task: str | None = None, actor: str | None = None
     ) -> None:
         """Let workers claim again what was paused."""
-        await self.audit.note(actor or local_actor(), "resume_queue", queue=queue, tenant=tenant, task=task)
+        await self.audit.note(actor or local_actor(), "resume queue", queue=queue, tenant=tenant, task=task)
         await self.client.resume(queue, tenant=tenant, task=task)
 
     async def submit(

@@ -110,7 +110,7 @@ async def run_command(store: Store, force: bool, every: str | None, as_json: boo
     at the plan, then use --force. With --every, it is a process of its own that does what workers do.
     """
     async with store.opened() as client:
-        await note_change(client, "run_janitor", force=force or None, every=every)
+        await note_change(client, "run janitor", force=force or None, every=every)
         if every is not None:
             await _go_on(client, micros(every, "--every") / 1e6)
             return
@@ -159,10 +159,10 @@ async def budget_command(
     async with store.opened() as client:
         janitor = _janitor(store, client)
         if off:
-            await note_change(client, "drop_budget", queue=queue)
+            await note_change(client, "drop budget", queue=queue)
             await janitor.drop_budget(queue=queue)
         elif capacity or size is not None:
-            await note_change(client, "set_budget", bytes=size, queue=queue, reserve=reserve)
+            await note_change(client, "set budget", bytes=size, queue=queue, reserve=reserve)
             await janitor.set_budget(size, queue=queue, reserve=reserve)
         usage = await janitor.usage()
     if as_json:

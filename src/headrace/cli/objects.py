@@ -66,7 +66,7 @@ async def apply_command(store: Store, days: int, cooler_after: int | None) -> No
     """Set the lifecycle rule on an S3 bucket; its other rules stay."""
     location = _location(store)
     async with store.opened(create=True) as client:
-        await note_change(client, "apply_lifecycle", bucket=location.where, days=days, cooler_after=cooler_after)
+        await note_change(client, "apply lifecycle", bucket=location.where, days=days, cooler_after=cooler_after)
     await lifecycle.apply(location, days, cooler_after)
     note(f"{location.where}: objects end {counted(days, 'day')} after they were written, if no worker has deleted them")
 
@@ -104,7 +104,7 @@ async def sweep_command(store: Store, dry_run: bool, as_json: bool) -> None:
             references, client.stowage, client.clock, Random(), client.observers, client.settings.objects
         )
         if not dry_run:
-            await note_change(client, "sweep_objects")
+            await note_change(client, "sweep objects")
         gone = await keeper.sweep(dry_run=dry_run)
     if as_json:
         print_json({"dry_run": dry_run, "objects": gone})

@@ -85,7 +85,7 @@ async def pause_command(store: Store, name: str, lasts: int | None, task: str | 
     async with store.opened() as client:
         stats = await stats_of(client, name)
         length = None if lasts is None else timedelta(microseconds=lasts)
-        await note_change(client, "pause_queue", queue=name, task=task, lasts=None if lasts is None else spell(lasts))
+        await note_change(client, "pause queue", queue=name, task=task, lasts=None if lasts is None else spell(lasts))
         await policies_of(client).pause(name, task=task, lasts=length)
     print(f"{_scope(name, task)}  paused {'until it is resumed' if lasts is None else f'for {spell(lasts)}'}")
     note_unknown(name, stats, "the setting is stored anyway")
@@ -104,7 +104,7 @@ async def resume_command(store: Store, name: str, task: str | None) -> None:
     """Let workers claim from a queue again."""
     async with store.opened() as client:
         stats = await stats_of(client, name)
-        await note_change(client, "resume_queue", queue=name, task=task)
+        await note_change(client, "resume queue", queue=name, task=task)
         await policies_of(client).resume(name, task=task)
     print(f"{_scope(name, task)}  resumed")
     note_unknown(name, stats, "the setting is stored anyway")

@@ -82,7 +82,7 @@ async def _limit(store: Store, name: str, rules: dict[str, Any], rates: dict[str
             rules["task_rates"] = await _merged(client, name, rates)
         policies = policies_of(client)
         if rules:
-            await note_change(client, "limit_queue", queue=name, rules={rule: str(to) for rule, to in rules.items()})
+            await note_change(client, "limit queue", queue=name, rules={rule: str(to) for rule, to in rules.items()})
         info = await policies.set(name, **rules) if rules else await policies.get(name)
         stats = await stats_of(client, name)
     load = Load.of(name, stats)

@@ -185,7 +185,7 @@ async def run_command(store: Store, name: str, as_json: bool) -> None:
     This is in addition to its slots, and works while it is paused.
     """
     async with store.opened() as client:
-        job_id = await (await _about_to(client, "run_schedule", name)).run(name)
+        job_id = await (await _about_to(client, "run schedule", name)).run(name)
     if as_json:
         print_json({"id": job_id})
     else:
@@ -205,7 +205,7 @@ async def pause_command(store: Store, name: str, cancel_pending: bool, as_json: 
     Slots are planned about a minute ahead; their jobs still run, unless you give --cancel-pending.
     """
     async with store.opened() as client:
-        schedules = await _about_to(client, "pause_schedule", name, cancel_pending=cancel_pending or None)
+        schedules = await _about_to(client, "pause schedule", name, cancel_pending=cancel_pending or None)
         await schedules.disable(name)
         waiting = await _waiting(schedules, name)
         if cancel_pending:
@@ -234,7 +234,7 @@ async def resume_command(store: Store, name: str, as_json: bool) -> None:
     It goes on with its next slot. Slots that passed meanwhile do not fire, unless you backfill.
     """
     async with store.opened() as client:
-        schedules = await _about_to(client, "resume_schedule", name)
+        schedules = await _about_to(client, "resume schedule", name)
         schedule = await schedules.enable(name)
         instants = await schedules.next(name, 1)
     if as_json:
@@ -280,7 +280,7 @@ async def backfill_command(
         if slots and not dry_run:
             note(f"{counted(slots, 'slot')} {where} did not fire")
             confirm(f"fire {counted(slots, 'slot')} of {name} now?", yes=yes)
-            await note_change(client, "backfill_schedule", schedule=name, since=first, until=last, slots=slots)
+            await note_change(client, "backfill schedule", schedule=name, since=first, until=last, slots=slots)
             fired = await schedules.backfill(name, first, last)
     data = {"name": name, "since": first, "until": last, "slots": slots, "fired": fired}
     plain = f"{counted(slots, 'slot')} {where}" if dry_run else f"{counted(fired, 'slot')} fired"
@@ -312,7 +312,7 @@ async def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> N
         if waiting:
             note(f"{counted(waiting, 'waiting job')} will be cancelled")
         confirm(f"delete schedule {name}?", yes=yes)
-        await note_change(client, "delete_schedule", schedule=name)
+        await note_change(client, "delete schedule", schedule=name)
         await schedules.delete(name)
     data = {"name": name, "deleted": True, "cancelled": waiting}
     print_answer(data, f"{clean(name)}  deleted", as_json=as_json)

@@ -79,7 +79,7 @@ async def add_command(
         if before is not None and not replace:
             raise _taken(before)
         rule = given["cron"] or f"every {spell(given['every'])}"
-        await note_change(client, "add_schedule", schedule=name, rule=rule, tz=given["tz"], task=job.task)
+        await note_change(client, "add schedule", schedule=name, rule=rule, tz=given["tz"], task=job.task)
         made = await app.schedules.put(spec)
         instants = await app.schedules.next(name, 1)
         workers = (await client.stats()).workers

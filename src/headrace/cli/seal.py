@@ -58,7 +58,7 @@ async def rotate_command(store: Store, as_json: bool) -> None:
 
     async with store.opened() as client:
         resealer, templates, keys = await _sealing(client)
-        await note_change(client, "rotate_seals", seals_with=keys[0])
+        await note_change(client, "rotate seals", seals_with=keys[0])
         done = await resealer.reseal()
         if templates is not None:
             done = done.plus(Resealed(*await templates.reseal()))

@@ -75,7 +75,7 @@ async def sweep_command(store: Store, name: str, force: bool, as_json: bool) -> 
     """Delete old rows, after they were archived, and note it in the log of the janitor."""
     async with store.opened() as client:
         table = _table(store.loaded(), name)
-        await note_change(client, "sweep_table", table=name, force=force)
+        await note_change(client, "sweep table", table=name, force=force)
         try:
             swept = await table.sweep(force=force)
         except SafetyStop as stop:
@@ -95,7 +95,7 @@ async def protect_command(store: Store, names: tuple[str, ...]) -> None:
     A name is TABLE or SCHEMA.TABLE.
     """
     async with store.opened() as client:
-        await note_change(client, "protect_tables", tables=list(names))
+        await note_change(client, "protect tables", tables=list(names))
         await App(client).janitor.protect(*map(_parts, names))
     note(f"no rule deletes rows of {', '.join(names)}")
 
@@ -106,7 +106,7 @@ async def protect_command(store: Store, names: tuple[str, ...]) -> None:
 async def unprotect_command(store: Store, name: str) -> None:
     """Protect a table no longer."""
     async with store.opened() as client:
-        await note_change(client, "unprotect_table", table=name)
+        await note_change(client, "unprotect table", table=name)
         if not await App(client).janitor.unprotect(_parts(name)):
             raise Problem(NOT_FOUND, f"{name} is not protected", run="headrace table protected")
     note(f"rules may delete rows of {name}")

@@ -104,7 +104,7 @@ async def limit_command(
     async with store.opened() as client:
         policies = policies_of(client)
         told = {name: None if to is None else str(to) for name, to in changes.items()}
-        await note_change(client, "limit_tenant", queue=queue, tenant=tenant, limits=told)
+        await note_change(client, "limit tenant", queue=queue, tenant=tenant, limits=told)
         await policies.limit_tenant(queue, tenant, **(_as_given(await own_limit(client, queue, tenant)) | changes))
         after, policy = await own_limit(client, queue, tenant), await policies.get(queue)
         stats = await stats_of(client, queue)

@@ -55,7 +55,7 @@ async def pause_command(store: Store, place: tuple[str | None, str], all_queues:
     length = None if lasts is None else timedelta(microseconds=lasts)
     how_long = "until it is resumed" if lasts is None else f"for {spell(lasts)}"
     async with store.opened() as client:
-        await note_change(client, "pause_tenant", queue=queue, tenant=tenant, lasts=lasts and spell(lasts))
+        await note_change(client, "pause tenant", queue=queue, tenant=tenant, lasts=lasts and spell(lasts))
         if queue is None:
             queues = await policies_of(client).pause_tenant(tenant, lasts=length)
             print(f"{named(tenant)}  paused in all queues {how_long}")
@@ -83,7 +83,7 @@ async def resume_command(store: Store, place: tuple[str | None, str], all_queues
     """
     queue, tenant = place
     async with store.opened() as client:
-        await note_change(client, "resume_tenant", queue=queue, tenant=tenant)
+        await note_change(client, "resume tenant", queue=queue, tenant=tenant)
         if queue is None:
             queues = await policies_of(client).resume_tenant(tenant)
             print(f"{named(tenant)}  resumed in all queues")

@@ -68,7 +68,7 @@ async def add_command(store: Store, name: str, subjects: tuple[str, ...], tier: 
     """Track subjects from now on. Those that are tracked already stay as they are."""
     async with store.opened() as client:
         tracker = _tracker(store.loaded(), name)
-        await note_change(client, "add_subjects", tracker=name, subjects=len(subjects), tier=tier)
+        await note_change(client, "add subjects", tracker=name, subjects=len(subjects), tier=tier)
         added = await tracker.add_many(subjects, tier)
     note(f"{counted(added, 'new subject')}")
 
@@ -82,7 +82,7 @@ async def move_command(store: Store, name: str, tier: str, subjects: tuple[str, 
     """Take subjects to another tier."""
     async with store.opened() as client:
         tracker = _tracker(store.loaded(), name)
-        await note_change(client, "move_subjects", tracker=name, subjects=len(subjects), tier=tier)
+        await note_change(client, "move subjects", tracker=name, subjects=len(subjects), tier=tier)
         moved = await tracker.move(subjects, tier)
     note(f"{counted(moved, 'subject')} moved")
 
@@ -95,7 +95,7 @@ async def remove_command(store: Store, name: str, subjects: tuple[str, ...]) -> 
     """Track subjects no more."""
     async with store.opened() as client:
         tracker = _tracker(store.loaded(), name)
-        await note_change(client, "remove_subjects", tracker=name, subjects=len(subjects))
+        await note_change(client, "remove subjects", tracker=name, subjects=len(subjects))
         removed = await tracker.remove(subjects)
     note(f"{counted(removed, 'subject')} removed")
 

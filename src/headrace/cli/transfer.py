@@ -67,7 +67,7 @@ async def _opened(store: Store) -> AsyncIterator[Moving]:
 async def _changing(store: Store, action: str) -> AsyncIterator[Moving]:
     """The same for a command that changes something: it is noted first."""
     async with store.opened() as client:
-        await note_change(client, f"{action}_transfer")
+        await note_change(client, f"{action} transfer")
     async with _opened(store) as moving:
         yield moving
 

@@ -78,7 +78,7 @@ async def archive_command(store: Store) -> None:
 async def compact_command(store: Store, as_json: bool) -> None:
     """Put the small files of hours that are over together."""
     async with store.opened() as client:
-        await note_change(client, "compact_vault")
+        await note_change(client, "compact vault")
         done = await App(client).vault.compact()
     if as_json:
         print_json(done._asdict())
@@ -132,7 +132,7 @@ async def leave_command(store: Store, yes: bool) -> None:
     """Do without a vault from now on: what is not archived may be removed. Unset vault.url first."""
     confirm("let retention remove what is not archived?", yes=yes)
     async with store.opened() as client:
-        await note_change(client, "leave_vault")
+        await note_change(client, "leave vault")
         await App(client).vault.leave()
 
 
