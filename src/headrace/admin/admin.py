@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from headrace.admin import views
 from headrace.admin.actions import Action, change_of
-from headrace.admin.audit import Audit, local_actor
+from headrace.admin.audit import Audit
 from headrace.admin.filters import parse_filter
 from headrace.admin.listening import Listening
 from headrace.admin.operations import PACE, Operation, Submitted, find_operation, list_operations, operation_job
@@ -21,6 +21,7 @@ from headrace.admin.upkeep import Upkeep
 from headrace.api.client import Client
 from headrace.api.connection import connect
 from headrace.api.info import JobInfo, job_info
+from headrace.core.actor import local_actor
 from headrace.core.config import Settings
 from headrace.core.numbers import check_whole
 from headrace.core.validation import AnyId, check_which, raw_id

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
-import socket
 from datetime import datetime
 from typing import Any
 
@@ -76,12 +74,3 @@ def _entry(number: int, at: int, text: bytes) -> AuditEntry:
     except (msgspec.DecodeError, ValueError):
         kept = _Kept("?", "unreadable")
     return AuditEntry(number, to_datetime(at), kept.actor, kept.action, kept.details)
-
-
-def local_actor() -> str:
-    """The user of this process, and the machine."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

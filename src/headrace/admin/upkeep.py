@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 from uuid import UUID
 
-from headrace.admin.audit import Audit, local_actor
+from headrace.admin.audit import Audit
 from headrace.api.app import App
 from headrace.api.client import Client
+from headrace.core.actor import local_actor
 from headrace.keeping.janitor import Janitor, JanitorRun
 from headrace.limits.policies import Policies, PolicyInfo, Rules
 from headrace.schedules.schedules import Schedules

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headrace.api.registered import TaskOwner
 from headrace.api.task import Task
+from headrace.core.actor import local_actor
 from headrace.core.alerts import Alert
 from headrace.core.durations import micros, spell_exactly
 from headrace.core.names import check_name
@@ -18,7 +19,7 @@ from headrace.errors import ConfigError, SafetyStop, StoreFull
 from headrace.hot.columns import columns_of, rows_of
 from headrace.hot.sweeping import TableLimits, TableStats, TableSweep, approaching, sweep_pages, too_much
 from headrace.hot.table_budget import ALERT, REFUSE, TableBudget
-from headrace.keeping.papers import WORKERS, Papers, Run, Step, whose
+from headrace.keeping.papers import WORKERS, Papers, Run, Step
 from headrace.keeping.protection import Protection
 from headrace.seam.instants import from_datetime, to_datetime
 from headrace.seam.tables import Cutoff, HotRule, Survey, TableInfo, TableName, TableStore
@@ -205,7 +206,7 @@ class Table(Generic[T]):
         """Delete what is too old, after it was archived. Raises ``SafetyStop`` before anything is deleted if it would
         be an unusual part of the table, or the clock may be wrong; ``force``: delete it all the same. The log of the
         janitor tells of it."""
-        return await self._sweep(force=force, by=whose())
+        return await self._sweep(force=force, by=local_actor())
 
     async def _sweep(self, *, force: bool, by: str) -> TableSweep:
         limits = self._kept()

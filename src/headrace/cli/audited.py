@@ -8,7 +8,8 @@ from uuid import UUID
 from msgspec import to_builtins
 
 from headrace import Client
-from headrace.admin.audit import Audit, local_actor
+from headrace.admin.audit import Audit
+from headrace.core.actor import local_actor
 from headrace.seam.records import JobId, Selector
 
 _NAMED = 100

@@ -8,6 +8,7 @@ from typing import Protocol, TypedDict, Unpack
 
 from msgspec.structs import replace
 
+from headrace.core.actor import local_actor
 from headrace.core.durations import micros, spell_exactly
 from headrace.core.names import check_name
 from headrace.core.numbers import check_whole
@@ -17,7 +18,7 @@ from headrace.core.view import View
 from headrace.errors import ConfigError, SafetyStop
 from headrace.keeping.bounds import ENDED, Bounds, Rule, bounds_of, spell_age
 from headrace.keeping.budget import Budget, BudgetWatch, save_budget
-from headrace.keeping.papers import Papers, Run, Step, whose
+from headrace.keeping.papers import Papers, Run, Step
 from headrace.keeping.protection import Protection
 from headrace.keeping.queue_budgets import save_queue_budget
 from headrace.keeping.safety import witness
@@ -248,11 +249,11 @@ class Janitor:
         assert sweeper.papers is not None
         if not force and (stops := [*await _stops(sweeper, situation), *await self._table_stops()]):
             plan = await self._plan(sweeper, situation)
-            await sweeper.papers.log(Run(at=situation.now, by=whose(), stopped=stops[0]), add_up=False)
+            await sweeper.papers.log(Run(at=situation.now, by=local_actor(), stopped=stops[0]), add_up=False)
             raise SafetyStop(f"nothing was deleted: {stops[0]}", _shown(plan))
         await sweeper.papers.save_last(witness(situation.now, situation.bounds.values(), situation.last))
         steps = tuple([await _swept(sweeper, bounds, situation) for bounds in situation.bounds.values()])
-        run = Run(at=situation.now, by=whose(), forced=force, steps=steps)
+        run = Run(at=situation.now, by=local_actor(), forced=force, steps=steps)
         await sweeper.papers.log(run, add_up=False)
         swept = [await table.swept(force=force) for table in self._tables()]
         return _shown(replace(run, steps=(*run.steps, *swept)))
@@ -340,7 +341,7 @@ class Janitor:
         steps = [await sweeper.preview(bounds, situation) for bounds in situation.bounds.values()]
         steps += [(await table.planned())[0] for table in self._tables()]
         stops = [*await _stops(sweeper, situation), *await self._table_stops()]
-        return Run(at=situation.now, by=whose(), steps=tuple(steps), stopped=stops[0] if stops else "")
+        return Run(at=situation.now, by=local_actor(), steps=tuple(steps), stopped=stops[0] if stops else "")
 
     async def _sweeper(self) -> Sweeper:
         client = self._owner.client

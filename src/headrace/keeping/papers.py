@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -123,15 +121,6 @@ class Papers:
 
         await change_document(self._documents, name, replaced)
         return new
-
-
-def whose() -> str:
-    """Who runs something by hand, for the log."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "?"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _decoded(body: Body, empty: D) -> D:
