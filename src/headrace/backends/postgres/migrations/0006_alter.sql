@@ -256,7 +256,8 @@ BEGIN
     PERFORM lock_meant(p_ids, p_kind, v_to, p_bound);
     FOREACH v_id IN ARRAY p_ids LOOP
         p := CASE WHEN NOT p_bound THEN lock_place(v_id) WHEN p_kind = 7 THEN find_place(v_id) ELSE lock_waiting(v_id) END;
-        CONTINUE WHEN p IS NULL OR p.id IS NULL OR p.state <> ALL (p_states) OR p_queue IS NOT NULL AND p.qid IS DISTINCT FROM qid_of(p_queue);
+        CONTINUE WHEN p IS NULL OR p.id IS NULL OR p_queue IS NOT NULL AND p.qid IS DISTINCT FROM qid_of(p_queue);
+        CONTINUE WHEN p.state <> ALL (p_states);
         CONTINUE WHEN p_reason <> coalesce((SELECT e.reason FROM ended AS e WHERE p.state > 2 AND e.id = v_id), '');  -- ended_pkey
         CONTINUE WHEN p_strict AND (p.state <> ALL (p_applies) OR (p_kind = 1 AND p.cancel));
         v_after := p.state;
@@ -340,8 +341,7 @@ BEGIN
         INSERT INTO looks (qid, gid) SELECT DISTINCT n.* FROM unnest(v_qids, v_gids) AS n;
         RETURN QUERY SELECT w.* FROM (SELECT DISTINCT n FROM unnest(v_qids) AS n) AS q (qid) CROSS JOIN LATERAL woken(q.qid) AS w;
     ELSIF v_gids <> '{}' THEN
-        RETURN QUERY SELECT w.* FROM call_in_order(v_qids, v_gids, v_changes, v_entered, v_entries) AS q
-        CROSS JOIN LATERAL woken(q) AS w;
+        RETURN QUERY SELECT w.* FROM call_in_order(v_qids, v_gids, v_changes, v_entered, v_entries) AS q CROSS JOIN LATERAL woken(q) AS w;
     END IF;
 END $$;
 
