@@ -44,7 +44,17 @@ class Stores:
         return PostgresBackend(server().url(), schema=SCHEMA)
 
     def blank(self) -> None:
-        """Forget whatever there is."""
+        """Forget whatever there is. A statement that a test before has given up may be under way still, and hold locks
+        in another order."""
+        for tries_left in reversed(range(5)):
+            try:
+                self._truncate()
+                break
+            except psycopg.errors.DeadlockDetected:
+                if not tries_left:
+                    raise
+
+    def _truncate(self) -> None:
         with psycopg.connect(server().url(), autocommit=True) as connection:
             query = (
                 "SELECT c.relname FROM pg_class AS c WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r'"
