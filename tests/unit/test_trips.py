@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -128,3 +128,69 @@ def test_nothing_is_dropped_while_the_store_is_away(beats_until: float) -> None:
         BAD: JobState.COMPLETED,
         FINE: JobState.COMPLETED,
     }
+
+
+class Wanting:
+    """Wants one job, if it is open."""
+
+    def __init__(self) -> None:
+        self.open = True
+
+    def want(self) -> int:
+        return int(self.open)
+
+    def request(self, limit: int, settling: int) -> Claim:
+        self.open = False
+        return Claim("w", ("q",), limit, 10**12)
+
+    def depart(self, asked: int) -> None: ...
+
+    def arrive(self, claim: None, asked: int) -> None: ...
+
+    def got(self, *answer: object) -> None: ...
+
+
+class SlowRoom:
+    """Makes room for what has ended when it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.let = asyncio.Event(), asyncio.Event()
+
+    def weigh(self, batch: Sequence[Settlement]) -> tuple[int, dict[JobState, Any]]:
+        return len(batch), {}
+
+    async def make_room(self, loads: object) -> None:
+        self.asked.set()
+        await self.let.wait()
+
+    def stored(self, loads: object) -> None: ...
+
+
+@pytest.mark.parametrize(("is_open", "state"), [(True, JobState.RUNNING), (False, JobState.AVAILABLE)])
+def test_a_claimer_that_is_closed_while_room_is_made_claims_nothing(is_open: bool, state: JobState) -> None:
+    """A worker that stops has given back its jobs by then, and would leave with those."""
+
+    async def main() -> list[JobState | None]:
+        loop: Any = asyncio.get_running_loop()
+        clock = SimClock(loop)
+        store, leases, observers = MemoryBackend(now=clock.now), Leases(LEASE, loop.time), Observers()
+        await store.insert([Row(job_id, "q", "t", {}) for job_id in (BAD, FINE)])
+        [job] = (await store.claim(Claim("w", ("q",), 1, 10**12))).jobs
+        leases.grant([job], loop.time())
+        bell, wanting, room = Bell(), Wanting(), SlowRoom()
+        settler = Settler(leases, observers, Notes(None, clock, Random(1)), bell)
+        trips = Trips(
+            store, clock, Random(1), observers, Outage(observers), settler=settler, claimer=cast(Any, wanting),
+            lease=LEASE, refuse=judge.refused, renewer=Heart(10**9), bell=bell, room=cast(Any, room),
+        )  # fmt: skip
+        settler.add(Settlement(job.id, job.epoch, "w", JobState.COMPLETED))
+        running = asyncio.ensure_future(trips.run())
+        await room.asked.wait()
+        wanting.open = is_open
+        room.let.set()
+        await settler.quiet.wait()
+        await asyncio.sleep(1)
+        running.cancel()
+        return [record and record.state for record in await store.fetch([BAD, FINE])]
+
+    assert run(main()) == [JobState.COMPLETED, state]

@@ -109,13 +109,18 @@ class Trips:
             if room is not None:
                 loads = room.weigh(batch)[1]
         if room is None:
-            await self._carry(batch, want)
+            await self._carry(batch, self._still_wanted(want))
             return
         await room.make_room(loads)
         try:
-            await self._carry(batch, want)
+            await self._carry(batch, self._still_wanted(want))
         finally:
             room.stored(loads)
+
+    def _still_wanted(self, want: int) -> int:
+        """How many jobs to ask for when something was waited for first: the claimer may be closed by now, or another
+        trip may have asked for them."""
+        return min(want, self._claimer.want()) if self._claimer and want else 0
 
     async def _carry(self, batch: list[Settlement], want: int) -> None:
         repeated, loop = False, asyncio.get_running_loop()
