@@ -491,6 +491,27 @@ async def test_a_worker_outlasts_that_it_is_not_let_in(queue: str) -> None:
     await app.client.close()
 
 
+async def test_a_worker_works_though_it_may_not_pause_tenants(
+    roles: dict[str, str], queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    janitor = App(f"{url(roles['janitor'])}?schema={quote(SCHEMA)}")
+    app = App(f"{url(roles['worker'])}?schema={quote(SCHEMA)}")
+
+    @app.task(queue=queue)
+    async def note() -> int:
+        return 7
+
+    async with janitor, app:
+        await janitor.policies.pause_tenant("paused-everywhere")
+        try:
+            job = await note.enqueue()
+            await app.drain()
+            assert await job.result() == 7
+        finally:
+            await janitor.policies.resume_tenant("paused-everywhere")
+    assert "tenants that are paused in all queues may run in those of this worker" in caplog.text
+
+
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_hint_is_for_all_who_are_in(roles: dict[str, str], part: str) -> None:
     store = PostgresBackend(url(roles[part]), schema=SCHEMA)

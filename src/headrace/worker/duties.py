@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.core.durations import micros
 from headrace.core.upkeep import VAULT
-from headrace.errors import Unavailable
+from headrace.errors import BackendError, ConfigError, Unavailable
 from headrace.keeping.budget import BudgetWatch
 from headrace.keeping.object_keeper import ObjectKeeper
 from headrace.keeping.retention import Retention
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SCHEDULES = "schedules:all"
 """The topic of changes to schedules."""
+
+log = logging.getLogger("headrace")
 
 
 class Duties:
@@ -85,17 +87,25 @@ class Duties:
     async def prepare(self) -> None:
         """What comes before the first claim: tenants that are paused everywhere are paused in the queues of this
         worker. If the store is away, no claim succeeds either, and it is done a little later."""
-        with suppress(Unavailable):
-            await self._pauses.bring_to(self._exchange.queues)
+        await self._bring_pauses()
 
     async def _prepare_again(self) -> None:
         """Once this worker is listed: whoever pauses a tenant from now on sees its queues, and whoever did before has
         written it down."""
         while True:
             await asyncio.sleep(2 * self._exchange.leases.lease / 6)
-            with suppress(Unavailable):
-                await self._pauses.bring_to(self._exchange.queues)
+            if await self._bring_pauses():
                 return
+
+    async def _bring_pauses(self) -> bool:
+        """Whether it is done, or cannot be: a worker's role may lack the right to pause, and works all the same."""
+        try:
+            await self._pauses.bring_to(self._exchange.queues)
+        except Unavailable:
+            return False
+        except (BackendError, ConfigError) as error:
+            log.warning("tenants that are paused in all queues may run in those of this worker: %s", error)
+        return True
 
     def start(self, group: asyncio.TaskGroup, *, at_once: bool = False) -> list[asyncio.Task[None]]:
         """Do them until the tasks are cancelled. ``at_once``: what is reaped is due right away."""
