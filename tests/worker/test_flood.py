@@ -87,3 +87,49 @@ async def test_their_bytes_keep_to_their_bound_too(store: Backend) -> None:
         await app.drain()
     assert max(size for _, size in seen) <= 1.1 * most
     assert seen[-1][1] >= 0.5 * most
+
+
+class Sweeps(Wrapped):
+    """Lets sweeps wait until they may go on, and tells of ends."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.may_sweep = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def _call(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[T]) -> T:
+        if name == "sweep":
+            self.asked.set()
+            await self.may_sweep.wait()
+        return await carry(at)
+
+
+async def test_completed_jobs_over_their_bound_go_before_the_next_run_and_no_end_waits_for_that(store: Backend) -> None:
+    given = {
+        "worker": FAST | {"name": "random"},
+        "patience": "1ms",
+        "retention": {"completed": {"count": _MOST}, "every": "1h"},
+    }
+    sweeps = Sweeps(store.sibling())
+    app = App(Client(sweeps, Settings.load(given, env={}, toml={})))
+
+    @app.task(name="fine")
+    async def fine() -> None:
+        pass
+
+    async with app, asyncio.timeout(240):
+        work = asyncio.create_task(app.work())
+        await app.enqueue_many([fine.job() for _ in range(_JOBS)])
+        while (await app.client.stats()).queues[0].available or (await app.client.stats()).queues[0].running:
+            await asyncio.sleep(0.02)
+        await sweeps.asked.wait()
+        sweeps.may_sweep.set()
+        await app.enqueue_many([fine.job() for _ in range(_MOST // 10)])
+        while _completed(await app.client.stats()) > 1.2 * _MOST:
+            await asyncio.sleep(0.02)
+        app.stop()
+        await work
+
+
+def _completed(stats: Any) -> int:
+    return next(one.count for one in stats.kept if one.target == "completed")

@@ -23,7 +23,7 @@ from headrace.payloads.offload import LARGE, decode_result
 from headrace.seam.records import Leased
 from headrace.types import Done, NewJob, Outcome
 from headrace.worker.executors import ProcessExecutor, ThreadExecutor, function_path
-from headrace.worker.handler import Handler, is_outcome
+from headrace.worker.handler import Handler, Load, is_outcome
 from headrace.worker.job import Job
 from headrace.worker.middleware import Middleware, compose, compose_plain
 from headrace.worker.startups import Per
@@ -130,21 +130,18 @@ class Task(Registered, Generic[P, R]):
         split, takes_job = self._arguments.split, self._arguments.takes_job
         if takes_job or middleware:
             innermost = _outcome(lambda job: invoke(job if takes_job else None, split(job.payload)))
-            return Handler(**common, load=self._load_named, call=compose(middleware, innermost))
-        return Handler(**common, load=self._load, call=partial(invoke, None), quick=True)
+            return Handler(**common, load=self._loader(self._arguments.named), call=compose(middleware, innermost))
+        return Handler(**common, load=self._loader(self._arguments.decode), call=partial(invoke, None), quick=True)
 
-    def _load(self, leased: Leased) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return self._arguments.decode(self._body(leased))
+    def _loader(self, decode: Callable[[bytes], Any]) -> Load:
+        """Gives the arguments of a job. One that was enqueued without any calls the function without any."""
+        unwrap = self._owner.client.packer.envelope.unwrap
 
-    def _load_named(self, leased: Leased) -> dict[str, Any]:
-        return self._arguments.named(self._body(leased))
+        def load(leased: Leased) -> Any:
+            cell = leased.cells.get("parameters")
+            return decode(b"{}" if cell is None else unwrap(cell, "parameters", leased.id, leased.tenant)[1])
 
-    def _body(self, leased: Leased) -> bytes:
-        """A job that was enqueued without arguments calls the function without any."""
-        cell = leased.cells.get("parameters")
-        if cell is None:
-            return b"{}"
-        return self._owner.client.packer.envelope.unwrap(cell, "parameters", leased.id, leased.tenant)[1]
+        return load
 
     def _invoke(
         self, executor: str, threads: ThreadExecutor, processes: ProcessExecutor

@@ -23,7 +23,9 @@ from headrace.types import JobState
 log = logging.getLogger("headrace")
 
 _STEP = 100
-"""A worker looks whenever it has added a hundredth of a bound."""
+"""A worker makes room whenever it has added a hundredth of a bound."""
+_SOFT_STEP = 20
+"""Of completed and cancelled jobs: a twentieth."""
 _TRIP = 50
 """One trip adds no more than a fiftieth of a bound, so that those of several workers do not exceed it by much."""
 _TRIES = 200
@@ -31,6 +33,9 @@ _PAUSE = 0.02
 """Seconds that it leaves to another process which is making room."""
 _REST = 60.0
 """Seconds until it tries again after an error; the duty reports it meanwhile."""
+
+
+_SOFT = (JobState.COMPLETED, JobState.CANCELLED)
 
 
 class _Load(Struct):
@@ -46,13 +51,14 @@ Loads = dict[JobState, _Load]
 class HardBounds:
     """Keeps the number and the bytes of ended jobs within their bounds at every moment, not only after a sweep.
 
-    Before a trip carries ends to the store that add up to a hundredth of a bound, the oldest are removed until there is
-    room for them. The trip waits for that, so a flood of failures is no faster than its removal. Where others make room
-    at the same time, each leaves a hundredth free, and no trip adds more than a fiftieth of a bound. So a bound is
-    exceeded by about one fiftieth for each further worker.
+    Before a trip carries failures to the store that add up to a hundredth of a bound, the oldest dead letters are
+    removed until there is room. The trip waits for that, so a flood of failures is no faster than its removal. Where
+    others make room at the same time, each leaves a hundredth free, and no trip adds more than a fiftieth of a bound.
+    So a bound is exceeded by about one fiftieth for each further worker.
 
     Completed and cancelled jobs that ended a moment ago are spared, as an enqueue may be repeated: they may exceed
-    their bounds for that long.
+    their bounds for that long. So no trip waits for their removal: ``called`` asks the duty for it, earlier than it
+    would come by itself.
     """
 
     def __init__(
@@ -72,6 +78,8 @@ class HardBounds:
         self._loads = {state: _Load() for state in ENDED}
         self._under_way = {state: _Load() for state in ENDED}
         """What room was made for, and the store has not answered."""
+        self.called = asyncio.Event()
+        """Set when the duty is to ``catch_up``."""
         self._one_at_a_time = asyncio.Lock()
         self._rests_until = 0.0
 
@@ -80,31 +88,27 @@ class HardBounds:
         self._situation = situation
 
     def weigh(self, batch: Sequence[Settlement]) -> tuple[int, Loads]:
-        """How many of these ends, from the first, one trip may carry, and what they weigh."""
-        loads, bounds = self._weight_of(batch), self._bounds()
-        if not any(_is_much(load, bounds[state]) for state, load in loads.items()):
-            return len(batch), loads
-        loads = {}
-        for position, settlement in enumerate(batch):
-            for state, load in self._weight_of([settlement]).items():
-                found = loads.get(state, _Load())
-                found = _Load(found.count + load.count, found.bytes + load.bytes)
-                if position and _is_much(found, bounds[state]):
-                    return position, loads
-                loads[state] = found
-        return len(batch), loads
-
-    def _weight_of(self, batch: Sequence[Settlement]) -> Loads:
+        """How many of these ends, from the first, one trip may carry, and what they weigh. Of completed and cancelled
+        jobs, one is weighed for all: every trip is weighed, so this must be cheap."""
         loads: Loads = {}
-        for settlement in batch:
-            state = settlement.state
-            if settlement.keep and state in ENDED:
-                load = loads.get(state)
-                if load is None:
-                    load = loads[state] = _Load()
-                load.count += 1
-                load.bytes += _weight(settlement, self._job_of(settlement))
-        return loads
+        most = len(batch)
+        if any(one.state is JobState.FAILED for one in batch):
+            most, loads[JobState.FAILED] = self._weigh_failures(batch)
+        for state in _SOFT:
+            if ended := [one for one in batch[:most] if one.state is state and one.keep]:
+                one = ended[-1]
+                loads[state] = _Load(len(ended), len(ended) * _weight(one, self._job_of(one)))
+        return most, loads
+
+    def _weigh_failures(self, batch: Sequence[Settlement]) -> tuple[int, _Load]:
+        bounds, load = self._bounds()[JobState.FAILED], _Load()
+        for position, one in enumerate(batch):
+            if one.state is JobState.FAILED and one.keep:
+                more = _Load(load.count + 1, load.bytes + _weight(one, self._job_of(one)))
+                if position and _is_much(more, bounds):
+                    return position, load
+                load = more
+        return len(batch), load
 
     async def make_room(self, loads: Loads) -> None:
         """Make room for what weighs so much, if it may be needed; ``stored`` is to be told the same. Raises nothing:
@@ -113,18 +117,28 @@ class HardBounds:
             for total in (self._loads[state], self._under_way[state]):
                 total.count += load.count
                 total.bytes += load.bytes
-        now = asyncio.get_running_loop().time()
-        if now >= self._rests_until and any(self._is_due(one) for one in self._bounds().values()):
-            await self._sweep_due(now)
+        bounds = self._bounds()
+        if any(self._is_due(bounds[state]) for state in _SOFT if state in loads):
+            self.called.set()
+        if JobState.FAILED in loads and self._is_due(bounds[JobState.FAILED]):
+            await self._sweep_due((JobState.FAILED,))
 
-    async def _sweep_due(self, now: float) -> None:
+    async def catch_up(self) -> None:
+        """Remove the completed and cancelled jobs that are over their bounds. Raises nothing."""
+        self.called.clear()
+        await self._sweep_due(_SOFT)
+
+    async def _sweep_due(self, states: Sequence[JobState]) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._rests_until:
+            return
         try:
             situation = self._situation or await self._sweeper.look()
             self._situation = situation
             async with self._one_at_a_time:
-                for one in situation.bounds.values():
-                    if self._is_due(one):
-                        await self._sweep(one, situation)
+                for state in states:
+                    if self._is_due(situation.bounds[state]):
+                        await self._sweep(situation.bounds[state], situation)
         except ConfigError as error:
             self._rests_until = math.inf
             log.debug("this worker may not make room for jobs that have ended: %s", error)
@@ -142,9 +156,9 @@ class HardBounds:
         return self._sweeper.defaults if self._situation is None else self._situation.bounds
 
     def _is_due(self, bounds: Bounds) -> bool:
-        load = self._loads[bounds.state]
-        by_count = bounds.count is not None and load.count * _STEP >= max(bounds.count, 1)
-        by_bytes = bounds.bytes is not None and load.bytes * _STEP >= max(bounds.bytes, 1)
+        load, step = self._loads[bounds.state], _SOFT_STEP if bounds.state in _SOFT else _STEP
+        by_count = bounds.count is not None and load.count * step >= max(bounds.count, 1)
+        by_bytes = bounds.bytes is not None and load.bytes * step >= max(bounds.bytes, 1)
         return load.count > 0 and (by_count or by_bytes)
 
     async def _sweep(self, bounds: Bounds, situation: Situation) -> None:

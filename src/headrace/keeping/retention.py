@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 
 from msgspec.structs import replace
@@ -94,8 +95,21 @@ class Retention:
     async def run(self) -> None:
         """Sweep until cancelled. What this worker is not allowed to do is tried less and less often."""
         while True:
-            await asyncio.sleep(self._every * (0.75 + self._rng.random() / 2))
+            await self._rest(self._every * (0.75 + self._rng.random() / 2))
             await self.sweep()
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait for so long. Meanwhile make room for what has ended whenever that is asked for."""
+        if self._between is None:
+            await asyncio.sleep(seconds)
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        with suppress(TimeoutError):
+            while loop.time() < until:
+                async with asyncio.timeout_at(until):
+                    await self._between.called.wait()
+                await self._between.catch_up()
 
     async def sweep(self) -> int:
         """Run all steps once; returns how much they removed. Raises nothing: what failed is reported and runs again."""

@@ -213,12 +213,13 @@ class Envelope:
                 return JSON, _bare(cell, section)
             raise CodecError(f"{section}: expected an envelope of at least {_HEAD.size} bytes, got {len(cell)}")
         kind, checksum = _HEAD.unpack_from(cell)
-        if kind == _BRACE:
-            return JSON, _bare(cell, section)
-        if references.is_reference(cell):
-            raise CodecError(
-                f"{section}: expected the cell itself, got a reference to it; load it from the object store"
-            )
+        if kind not in _NAMES:
+            if kind == _BRACE:
+                return JSON, _bare(cell, section)
+            if references.is_reference(cell):
+                raise CodecError(
+                    f"{section}: expected the cell itself, got a reference to it; load it from the object store"
+                )
         body = cell[_HEAD.size :]
         if crc32(body) != checksum:
             raise CodecError(f"{section}: the checksum does not match; the stored bytes are damaged")

@@ -65,6 +65,7 @@ class Attempts:
         self._sender = sender
         self.handlers = handlers
         self.events = AttemptEvents(observers, clock)
+        self._clock = clock
         self._judge = judge
         self._packer = packer
         self._settler = settler
@@ -82,24 +83,26 @@ class Attempts:
         if self._observers.meter is not None:
             self._observers.meter.skip = 0
 
-    async def run(self, slot: Slot, handler: Handler) -> None:
+    async def run(self, slot: Slot, handler: Handler, leased: Leased) -> None:
         """Run the slot's one job."""
-        [leased] = slot.jobs
-        meter = self._observers.meter
+        observers = self._observers
+        meter = observers.meter
         if meter is not None:
             if meter.skip:
                 meter.skip -= 1
                 slot.began = 0.0
             else:
                 slot.began = perf_counter()
-        if not self._start(leased):
+        if (leased.begun or observers.present) and not self._start(leased):
             return
         assert handler.call is not None
         given: Any = None
         usable = False
         try:
-            large = any_large(leased.cells)
-            given = await self._load_large(slot, handler, leased) if large else self._load(slot, handler, leased)
+            if any_large(leased.cells):
+                given = await self._load_large(slot, handler, leased)
+            else:
+                given = handler.load(leased) if handler.quick else self._load(slot, handler, leased)
             usable = True
             value = await handler.call(given)
         except BaseException as error:  # even SystemExit: it ends the attempt, not the worker
@@ -108,7 +111,7 @@ class Attempts:
             ended: Ended = error
         else:
             plain = not is_outcome(value)
-            if plain and not (handler.after or leased.headers is not None or self._observers.present):
+            if plain and not (handler.after or leased.headers is not None or observers.present):
                 # The last steps in short, for most jobs: the long way would make a drain 6 % slower.
                 settlement = self._judge.done(leased, handler, value)
                 if meter is not None and settlement.state is JobState.COMPLETED:
@@ -246,7 +249,7 @@ class Attempts:
         if self._observers.meter is not None:
             self._measure(self._observers.meter, leased, settlement, slot)
         if leased.headers is not None or self._observers or settlement.failed_attempt:
-            seconds = _ran(slot) if slot else 0.0
+            seconds = self._ran(slot) if slot else 0.0
             if leased.headers is not None:
                 self._settler.notes.ended(leased, settlement, seconds)
             event = self.events.ended(leased, settlement, ended, seconds)
@@ -258,6 +261,9 @@ class Attempts:
         else:
             again = "retried" if settlement.failed_attempt else "snoozed"
             meter.ended(leased, _OUTCOMES.get(settlement.state, again), 0.0 if slot is None else slot.began)
+
+    def _ran(self, slot: Slot) -> float:
+        return self._clock.elapsed() - slot.started
 
     # -- what a handler gets
 
@@ -304,7 +310,7 @@ class Attempts:
         for leased in jobs:
             match slot.reason:
                 case StopReason.TIMED_OUT:
-                    error = TimeoutError(_too_long(slot, handler))
+                    error = TimeoutError(_too_long(self._ran(slot), handler))
                     self._conclude(leased, self._judge.raised(leased, handler.retry, error), error, slot)
                 case StopReason.CANCELLED:
                     self._conclude(leased, self._judge.cancelled(leased), None, slot)
@@ -355,11 +361,7 @@ def _is_large(settlement: Settlement) -> bool:
     return settlement.result is not None and len(settlement.result) > LARGE
 
 
-def _too_long(slot: Slot, handler: Handler) -> str:
+def _too_long(seconds: float, handler: Handler) -> str:
     if handler.threaded:
-        return f"ran longer than its timeout; given up on after {_ran(slot):.3f} s; its thread goes on until it returns"
-    return f"ran longer than its timeout; cancelled after {_ran(slot):.3f} s"
-
-
-def _ran(slot: Slot) -> float:
-    return asyncio.get_running_loop().time() - slot.started
+        return f"ran longer than its timeout; given up on after {seconds:.3f} s; its thread goes on until it returns"
+    return f"ran longer than its timeout; cancelled after {seconds:.3f} s"

@@ -213,22 +213,26 @@ class Runner:
             self._drained.set()
 
     async def _work(self, slot: Slot, number: int) -> None:
-        loop = asyncio.get_running_loop()
-        clean = copy_context()
+        loop, buffer, leases, bell = asyncio.get_running_loop(), self._buffer, self._leases, self._bell
         streak = 0
         while True:
-            if not self._buffer:
+            if not buffer:
                 streak = 0
                 self._attempts.at_ease()
+                running.set(())
                 future = loop.create_future()
                 self._idle.append(future)
                 await future
                 continue
-            leased = self._buffer.popleft()
-            if self._leases.over(leased.id, leased.epoch, self._leases.now()):
+            leased = buffer.popleft()
+            now = leases.now()
+            jobs = [leased]
+            running.set(jobs)
+            before = copy_context()
+            if leases.over(leased.id, leased.epoch, now):
                 self._attempts.release(leased, "its lease ran out before it was started", begun=False)
             else:
-                await self._run(slot, leased, loop.time())
+                await self._run(slot, leased, jobs, now)
                 if slot.pending:
                     slot.pending = False
                     with suppress(asyncio.CancelledError):
@@ -237,11 +241,11 @@ class Runner:
                     return
             if leased.lost >= self._last_chance:
                 self._alone = False
-            self._bell.ring()
-            if not self._buffer:
+            bell.ring()
+            if not buffer:
                 self._note_drained()
             try:
-                differs = copy_context() != clean
+                differs = copy_context() != before
             except BaseException:  # a value in it cannot be compared
                 differs = True
             if differs:
@@ -253,27 +257,25 @@ class Runner:
                 streak = 0
                 await asyncio.sleep(0)
 
-    async def _run(self, slot: Slot, leased: Leased, now: float) -> None:
-        jobs = [leased]
-        deadline = token = None
+    async def _run(self, slot: Slot, leased: Leased, jobs: list[Leased], now: float) -> None:
+        """Run this job. If its handler takes several, ``jobs`` becomes all of them."""
+        deadline = None
         try:
             handler = self._attempts.handlers.get(leased.task)
             if handler is None:
                 self._attempts.unknown(leased)
                 return
+            timeout = handler.timeout if leased.timeout is None else leased.timeout
+            self._running[leased.id] = slot
             if handler.batch is not None:
                 jobs += self._companions(leased, handler.batch_size - 1)
-            slot.begin(jobs, now)
-            token = running.set(jobs)
-            for job in jobs:
-                self._running[job.id] = slot
-            timeout = handler.timeout if leased.timeout is None else leased.timeout
-            if handler.batch is not None:
+                self._running.update(dict.fromkeys((job.id for job in jobs), slot))
                 timeout = min((job.timeout for job in jobs if job.timeout is not None), default=timeout)
+            slot.begin(jobs, now)
             if timeout is not None:
                 deadline = self._deadlines.add(timeout / 1e6, partial(slot.stop, StopReason.TIMED_OUT))
             if handler.batch is None:
-                await self._attempts.run(slot, handler)
+                await self._attempts.run(slot, handler, leased)
             else:
                 await self._attempts.run_batch(slot, handler)
         except BaseException as error:
@@ -283,9 +285,6 @@ class Runner:
                 self._rescue(job, error)
         finally:
             slot.end()
-            if token is not None:
-                with suppress(ValueError):  # an abandoned slot ends in the context of somebody else
-                    running.reset(token)
             if deadline is not None:
                 self._deadlines.drop(deadline)
             for job in jobs:

@@ -30,7 +30,7 @@ class Slot:
         self.token: CancelToken | None = None
         self.reason: StopReason | None = None
         self.started = 0.0
-        """By the loop's clock."""
+        """By the clock of the leases."""
         self.began = 0.0
         """By ``perf_counter``, if jobs are measured."""
         self.closing = False
