@@ -116,8 +116,9 @@ class App(JobCalls, Declarations):
         given = check_jobs(jobs)
         plain: JsonSerde[Any] = JsonSerde()
         serdes = {name: task.results for name, task in self.tasks.items() if isinstance(task, Task)}
-        answers = await self.client.insert(given)
-        return [Handle(self.client, i, serdes.get(job.task, plain)) for job, i in zip(given, answers, strict=True)]
+        client = self.client
+        answers = await client.insert(given)
+        return [Handle(client, i, serdes.get(job.task, plain)) for job, i in zip(given, answers, strict=True)]
 
     def stream(self, job_id: AnyId) -> AsyncIterator[Part]:
         """What a job sends while it runs, by its id, as ``Handle.stream`` gives it."""

@@ -133,8 +133,7 @@ def run_behind(what: Closable, who: object, begin: Callable[[], Coroutine[Any, A
 
 def runs_here() -> bool:
     """Whether the caller is on the loop in the background."""
-    running = _get_running_loop()
-    return running is not None and _background is not None and running is _background.loop
+    return _background is not None and _get_running_loop() is _background.loop
 
 
 def let_go(who: object) -> None:

@@ -71,7 +71,8 @@ class BatchTask(Registered, Generic[T]):
             self._payloads.decode(body)
         except CodecError as error:
             raise InvalidJob(f"batch task {self.name}: {error}") from error
-        return self._made(self._owner.client.packer.envelope.wrap(body, JSON, f"batch task {self.name}: payload"))
+        packer = self._owner.client.packer
+        return self._made(packer.envelope.wrap(body, JSON, f"batch task {self.name}: payload"), packer)
 
     @needs_loop("its enqueue_sync(…)")
     async def enqueue(self, payload: T, **options: Unpack[JobOptions]) -> Handle[Any]:

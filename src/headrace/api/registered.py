@@ -10,6 +10,7 @@ from headrace.api.options import BatchOptions, JobOptions, TaskOptions, changed,
 from headrace.core.names import check_name
 from headrace.core.store_access import Owner
 from headrace.errors import ConfigError
+from headrace.payloads.pack import Packer
 from headrace.text import shown
 from headrace.types import Duration, Encoded, NewJob, NewJobOptions
 from headrace.worker.middleware import PlainMiddleware
@@ -70,9 +71,8 @@ class Registered:
         """The last part of its name, for messages."""
         return self.name.rpartition(".")[2]
 
-    def _made(self, cell: bytes) -> NewJob:
-        job_id = self._owner.client.packer.new_id()
-        return NewJob(task=self.name, args=Encoded(cell), id=job_id, **self._options)
+    def _made(self, cell: bytes, packer: Packer) -> NewJob:
+        return NewJob(task=self.name, args=Encoded(cell), id=packer.new_id(), **self._options)
 
     def _handling(self) -> dict[str, Any]:
         """The part of a handler that follows from the options."""

@@ -54,6 +54,7 @@ class Task(Registered, Generic[P, R]):
         super().__init__(owner, function, name, options, f"task {name}")
         self._executor = executor = options.get("executor")
         self._arguments = Arguments(function, name)
+        self._label = f"task {name}: arguments"
         self.results: JsonSerde[Any] = JsonSerde(self._arguments.result_type)
         """How results of this task are stored."""
         update_wrapper(self, function, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
@@ -80,17 +81,18 @@ class Task(Registered, Generic[P, R]):
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job that ``enqueue`` would store; for ``enqueue_many`` and ``spawn``."""
-        return self._made(self._wrapped(self._arguments.encode(args, kwargs)))
-
-    def _wrapped(self, body: bytes) -> bytes:
-        return self._owner.client.packer.envelope.wrap(body, JSON, f"task {self.name}: arguments")
+        packer = self._owner.client.packer
+        return self._made(packer.envelope.wrap(self._arguments.encode(args, kwargs), JSON, self._label), packer)
 
     @needs_loop("its enqueue_sync(…)")
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
         client, body = self._owner.client, self._arguments.encode(args, kwargs)
-        cell = self._wrapped(body) if len(body) <= LARGE else await asyncio.to_thread(self._wrapped, body)
-        return Handle(client, await client.enqueue(self._made(cell)), self.results)
+        packer, wrap = client.packer, client.packer.envelope.wrap
+        large = len(body) > LARGE
+        cell = await asyncio.to_thread(wrap, body, JSON, self._label) if large else wrap(body, JSON, self._label)
+        job = self._made(cell, packer)
+        return Handle(client, await client.enqueue(job), self.results)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
         """``enqueue`` for code without an event loop: views, plain tasks, threads, scripts. Blocks until the job is
@@ -115,8 +117,11 @@ class Task(Registered, Generic[P, R]):
         client, body = self._owner.client, self._arguments.encode(args, kwargs)
         if self._wait is not None:
             micros(self._wait, "wait")
-        cell = self._wrapped(body) if len(body) <= LARGE else await asyncio.to_thread(self._wrapped, body)
-        job_id, answer = await client.call(self._made(cell), self._wait)
+        packer, wrap = client.packer, client.packer.envelope.wrap
+        large = len(body) > LARGE
+        cell = await asyncio.to_thread(wrap, body, JSON, self._label) if large else wrap(body, JSON, self._label)
+        job = self._made(cell, packer)
+        job_id, answer = await client.call(job, self._wait)
         return await decode_result(client.packer.envelope, answer, self.results, job_id)
 
     # -- for the worker

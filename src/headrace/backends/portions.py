@@ -48,6 +48,10 @@ class Portions:
         """New jobs, in order."""
         if len(rows) <= _FEW:
             return [rows]
+        plain = [row.queue for row in rows if not row.tenant and row.key is None is row.group and row.reply_to is None]
+        if len(plain) == len(rows) and self._known.issuperset(plain):
+            most = _BUDGET // self._costs.row
+            return [rows[first : first + most] for first in range(0, len(rows), most)]
         new: set[str] = set()
         met: set[tuple[str, str]] = set()
         cut = _cut(rows, lambda row: self._row(row, new, met))
@@ -58,7 +62,8 @@ class Portions:
 
     def of_settlements(self, batch: Sequence[Settlement]) -> list[Sequence[Settlement]]:
         """Settlements, in order."""
-        if len(batch) <= _FEW and not any(s.spawn for s in batch):
+        few = len(batch) <= max(_FEW, _BUDGET // self._costs.settled)
+        if few and not any([s.spawn for s in batch]):  # noqa: C419  a list is twice as fast, and this is asked for every job
             return [batch]
         check_settled(batch)
         new: set[str] = set()

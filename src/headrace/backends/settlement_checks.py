@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.seam.records import SETTLED, Settlement, overspawned
+from headrace.types import JobState
+
+_COMPLETED = JobState.COMPLETED
 
 
 def check_settled(batch: Sequence[Settlement]) -> None:
@@ -16,11 +19,11 @@ def check_settled(batch: Sequence[Settlement]) -> None:
     Traceback (most recent call last):
     ValueError: a lease ends in available, cancelled, completed, failed or paused, but settlement 1 says running
     """
+    if not [one for one in batch if one.state is not _COMPLETED or one.spawn]:
+        return
     for number, settlement in enumerate(batch, start=1):
         if settlement.spawn and (problem := overspawned(settlement.spawn)) is not None:
             raise ValueError(f"settlement {number}: spawn: {problem}")
-    if {settlement.state for settlement in batch} <= SETTLED:
-        return
     for number, settlement in enumerate(batch, start=1):
         if settlement.state not in SETTLED:
             *names, last = sorted(state.value for state in SETTLED)

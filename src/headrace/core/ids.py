@@ -6,14 +6,16 @@ import os
 import secrets
 from base64 import urlsafe_b64encode
 from random import Random
+from struct import Struct
 from weakref import WeakSet
 
 from headrace.core.clock import Clock
 from headrace.errors import InvalidJob
 from headrace.text import shown
 
-_FIXED = (0x7 << 76) | (0b10 << 62)
-"""The version and the variant of a UUIDv7."""
+_VERSION, _VARIANT = 0x7 << 12, 0b10 << 62
+"""Those of a UUIDv7."""
+_PACK = Struct(">QQ").pack
 
 
 class IdMaker:
@@ -40,8 +42,7 @@ class IdMaker:
         if tick <= self._last:
             tick = self._last + 1
         self._last = tick
-        value = (tick >> 12 << 80) | ((tick & 0xFFF) << 64) | _FIXED | self._getrandbits(62)
-        return value.to_bytes(16, "big")
+        return _PACK((tick >> 12 << 16) | _VERSION | (tick & 0xFFF), _VARIANT | self._getrandbits(62))
 
 
 class _Unguessable(Random):

@@ -34,6 +34,9 @@ _MOST = 2**31 - 1
 _AROUND = 128
 """More than envelope and seal add to a body."""
 _ANY = JsonSerde[Any]()
+_OPTIONS = slice(NewJob.__struct_fields__.index("key"), NewJob.__struct_fields__.index("id"))
+_NO_OPTIONS = msgspec.structs.astuple(NewJob(task=""))[_OPTIONS]
+"""What lies between a job's payload and its id, if nothing of it was given."""
 _whole = partial(check_whole, error=InvalidJob)
 
 
@@ -67,6 +70,10 @@ class Packer:
         """The row for a new job. Raises before anything is stored."""
         if not isinstance(job, NewJob):
             raise InvalidJob(f"expected a NewJob, got {type(job).__name__}; make one with task.job(…)")
+        if msgspec.structs.astuple(job)[_OPTIONS] == _NO_OPTIONS and type(job.priority) is int:
+            # Most jobs. The long way would take twice as long.
+            queue, task = self._queue(job.queue, "queue"), self._name(job.task, "task")
+            return Row(self._id(job.id), queue, task, self._cells(job), reply_to=reply_to)
         if job.run_at is not None and job.delay is not None:
             raise InvalidJob("expected run_at or delay, got both")
         if job.on_failed not in ("run", "return"):

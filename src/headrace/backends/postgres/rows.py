@@ -17,6 +17,9 @@ from headrace.seam.records import Altered, Cells, JobId, Leased, Reaped, Record,
 from headrace.types import SECTIONS, JobState
 
 _SECTIONS = frozenset(SECTIONS)
+_PARAMETERS = SECTIONS[0]
+_NO_OTHERS = [None] * (len(SECTIONS) - 1)
+_COMPLETED = JobState.COMPLETED
 _ROOM = Struct(">qq")
 _AT = Struct(">q").pack
 _MUCH = 1024 * 1024
@@ -72,23 +75,17 @@ def are_plain(batch: Sequence[Settlement]) -> bool:
     if not batch:
         return False
     holder, keep = batch[0].holder, batch[0].keep
-    return all(_is_plain(s, holder, keep) for s in batch) and len({s.id for s in batch}) == len(batch)
-
-
-def _is_plain(s: Settlement, holder: str, keep: bool) -> bool:
-    return (
-        s.state is JobState.COMPLETED
+    plain = {
+        s.id
+        for s in batch
+        if s.state is _COMPLETED
         and s.holder == holder
         and s.keep is keep
-        and not s.reason
-        and not s.failed_attempt
-        and not s.keep_lost
-        and s.queue is None
-        and s.priority is None
-        and not s.cells
+        and not (s.reason or s.failed_attempt or s.keep_lost or s.cells or s.spawn)
+        and s.queue is None is s.priority
         and s.error is None
-        and not s.spawn
-    )
+    }
+    return len(plain) == len(batch)
 
 
 def complete_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
@@ -178,7 +175,10 @@ def altered(notices: Sequence[Notice]) -> list[Altered]:
 
 
 def cells(stored: Sequence[bytes | None]) -> Cells:
-    """The cells that are there, by section."""
+    """The cells that are there, by section. Most jobs have parameters alone."""
+    parameters, *others = stored
+    if others == _NO_OTHERS:
+        return {} if parameters is None else {_PARAMETERS: parameters}
     return {name: cell for name, cell in zip(SECTIONS, stored, strict=True) if cell is not None}
 
 

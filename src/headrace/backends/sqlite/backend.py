@@ -60,7 +60,7 @@ _SURVIVES = {
     "normal": "what was acknowledged survives the process; a power failure may take the last commits, never more",
 }
 
-_COSTS = Costs(row=16, key=16, inbox=8, group=30, tenant=30, queue=30, completed=12, settled=150)
+_COSTS = Costs(row=15, key=16, inbox=8, group=30, tenant=30, queue=30, completed=12, settled=150)
 _CHANGED = 250
 """Jobs that one transaction changes or takes back by name."""
 _NAMED = 1_000
