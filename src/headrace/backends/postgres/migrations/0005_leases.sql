@@ -130,7 +130,9 @@ BEGIN
     INTO v_leases, v_keyed, v_qids FROM (
         SELECT y.* FROM leased AS y WHERE y.lease_until <= v_end ORDER BY y.lease_until, y.id LIMIT p_limit FOR UPDATE SKIP LOCKED
     ) AS x;
-    PERFORM lock_keys(v_keyed, v_qids);
+    IF v_keyed IS NOT NULL THEN
+        PERFORM lock_keys(v_keyed, v_qids);
+    END IF;
     FOREACH l IN ARRAY coalesce(v_leases, '{}') LOOP
         DELETE FROM leased AS x WHERE x.id = l.id;
         l.cancel := l.cancel OR asked_for(l.id);
