@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from headrace.core.progress import Progress
     from headrace.errors import Stop
     from headrace.hot.sweeping import TableStats, TableSweep
-    from headrace.keeping.janitor import Janitor, JanitorRun, JanitorStep, KeepInfo, UsageInfo
+    from headrace.keeping.janitor import Janitor, JanitorRun, JanitorStep, KeepInfo, RemovedInfo, UsageInfo
     from headrace.limits.policies import Policies, PolicyInfo, TenantInfo
     from headrace.payloads.codec import JsonSerde, MsgpackSerde, RawSerde, Serde
     from headrace.payloads.content_id import content_id
@@ -80,9 +80,9 @@ __all__ = [
     "JanitorStep", "Job", "JobCount", "JobDetails", "JobFields", "JobInfo", "JobPage", "JobState", "JobStatus",
     "JsonSerde", "KeepInfo", "KeptView", "Lease", "Middleware", "Moment", "MomentKind", "MsgpackSerde", "NewJob",
     "Next", "Operation", "Outcome", "Overview", "Part", "Patch", "Paused", "PlainMiddleware", "Policies", "PolicyInfo",
-    "Progress", "Pull", "PulledJob", "Queue", "QueueView", "Queued", "RawSerde", "Redaction", "Replayed", "Retry",
-    "RetryPolicy", "RowSink", "ScheduleHealth", "ScheduleInfo", "Schedules", "SectionView", "Sections", "Serde",
-    "Settings", "Stop", "Streams", "Subject", "SyncApp", "SyncHandle", "SyncQueue", "Table", "TableStats",
+    "Progress", "Pull", "PulledJob", "Queue", "QueueView", "Queued", "RawSerde", "Redaction", "RemovedInfo", "Replayed",
+    "Retry", "RetryPolicy", "RowSink", "ScheduleHealth", "ScheduleInfo", "Schedules", "SectionView", "Sections",
+    "Serde", "Settings", "Stop", "Streams", "Subject", "SyncApp", "SyncHandle", "SyncQueue", "Table", "TableStats",
     "TableSweep", "Task", "TenantInfo", "TickInfo", "TierCount", "Timeline", "Tracker", "UsageInfo", "Vault",
     "VaultFile", "Visited", "Why", "WhyCode", "WorkerView", "connect", "content_id", "current_job", "exponential",
     "forever", "gentle", "given", "immediate", "never", "persistent", "progress",
@@ -121,7 +121,7 @@ _NAMES = {
     "headrace.core.progress": "Progress",
     "headrace.errors": "Stop",
     "headrace.hot.sweeping": "TableStats TableSweep",
-    "headrace.keeping.janitor": "Janitor JanitorRun JanitorStep KeepInfo UsageInfo",
+    "headrace.keeping.janitor": "Janitor JanitorRun JanitorStep KeepInfo RemovedInfo UsageInfo",
     "headrace.limits.policies": "Policies PolicyInfo TenantInfo",
     "headrace.payloads.codec": "JsonSerde MsgpackSerde RawSerde Serde",
     "headrace.payloads.content_id": "content_id",

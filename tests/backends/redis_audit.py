@@ -18,7 +18,7 @@ AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
 ENDED = (COMPLETED, CANCELLED, FAILED)
 KINDS = {
     "j", "s", "a", "u", "u:", "r:", "p:", "pq", "f:", "fq", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "kx",
-    "w", "q", "qn", "qi", "D:", "Dj", "Db",
+    "w", "q", "qn", "qi", "D:", "Dj", "Db", "E", "Ej", "Eb",
     "z", "n", "b", "W", "Wa", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
     "P", "Pk:", "K", "Yd:", "Yl:", "Yn", "Ys:", "parts:",
     "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
@@ -325,6 +325,9 @@ class Audit:
             tenant = job.head[2].encode()
             dead.setdefault(tenant, {})[job_id] = job.instant
             sizes[tenant] = sizes.get(tenant, 0) + job.size
+        counted = self._sorted("E")
+        self._expect("fields of :Ej and :Eb", [{*self._hash("Ej")}, {*self._hash("Eb")}], [{*counted}, {*counted}])
+        self._expect("hours of :E", [*counted.values()], [int.from_bytes(field[:4]) for field in counted])
         self._expect(":Dj", self._sorted("Dj"), {tenant: len(of) for tenant, of in dead.items()})
         self._expect(":Db", self._sorted("Db"), sizes)
         for tenant, of in dead.items():

@@ -17,6 +17,7 @@ from headrace.core.config import RetentionSettings
 from headrace.core.events import Observers
 from headrace.errors import SchemaMismatch
 from headrace.keeping.retention import Retention
+from headrace.seam.archive import HOUR
 from headrace.seam.policy import Policy
 from headrace.seam.records import (
     Claim,
@@ -119,6 +120,18 @@ async def test_a_day_goes_whole(store: PostgresBackend, connection: psycopg.Conn
     assert (await sweep(store)).kept == 0
     assert (await store.stats(_AFTER)).queues == []
     assert await store.fetch([id_of(1)]) == [None]
+
+
+async def test_a_day_that_goes_is_counted(store: PostgresBackend) -> None:
+    await store.insert([row(n, task=f"t{n % 2}", tenant=f"u{n % 4}") for n in range(100)], _NOON)
+    await end(store, 100)
+    assert await tidy(store) == 100
+    found = await store.archive.removals()
+    assert {(one.state, one.task, one.tenant): one.jobs for one in found} == {
+        ("completed", f"t{n % 2}", f"u{n}"): 25 for n in range(4)
+    }
+    assert {one.hour for one in found} == {_NOON // HOUR}
+    assert all(one.bytes > 0 for one in found)
 
 
 async def test_a_day_is_kept_until_all_of_it_is_old_enough(store: PostgresBackend) -> None:

@@ -31,7 +31,7 @@ LOOKED_THROUGH = {
     "lease.unlisted", "lease.unlist", "stats.queues", "stats.workers", "stats.kept",
     "select.population", "select.available", "select.running", "select.paused",
     "policy.running", "policy.held", "policy.workers", "queue.waiting_in_all", "set_aside.running",
-    "track.tally",
+    "track.tally", "removal.forget",
 }  # fmt: skip
 """Statements that may scan: few rows, or bounded by a count that was looked at before."""
 SORTED = {
@@ -40,10 +40,11 @@ SORTED = {
     "lease.last_listed": ["USE TEMP B-TREE FOR ORDER BY"],
     "claim.first_queues": ["USE TEMP B-TREE FOR ORDER BY"],
     "insert.make_room": ["USE TEMP B-TREE FOR ORDER BY"],
+    "removal.add": ["USE TEMP B-TREE FOR GROUP BY"],
     "transfer.inboxes": ["USE TEMP B-TREE FOR ORDER BY"],
 }
-"""Statements that may sort: a batch of dead letters, the workers, one job of each queue that a claim names, those who
-wait for one job."""
+"""Statements that may sort: a batch of dead letters or of jobs that go, the workers, one job of each queue that a claim
+names, those who wait for one job."""
 SMALL = (
     "queues",
     "workers",

@@ -78,3 +78,16 @@ def test_a_file_is_shrunk_and_other_stores_are_not(shop: Shop, run: Run, run_jso
     found = run_json("janitor", "shrink", "--url", "sqlite:///jobs.db")
     assert 0 < found["after"] <= found["before"]
     assert "only a SQLite store" in run("janitor", "shrink", *APP, code=2).stderr
+
+
+def test_what_is_gone_is_counted(shop: Shop, run: Run, run_json: RunJson) -> None:
+    run("enqueue", "send", *APP)
+    [job] = run_json("job", "list", *APP)["jobs"]
+    run("job", "cancel", job["id"], *APP)
+    assert run_json("janitor", "removed", *APP)["removed"] == []
+    run("janitor", "keep", "0s", "--state", "cancelled", "--count", "0", *APP)
+    run("janitor", "run", *APP, env={"HEADRACE_PATIENCE": "0s"})
+    [counted] = run_json("janitor", "removed", "--by", "state", "--by", "task", *APP)["removed"]
+    assert (counted["state"], counted["task"], counted["jobs"]) == ("cancelled", "send", 1)
+    assert "cancelled" in run("janitor", "removed", *APP).stdout
+    assert run_json("janitor", "removed", "--until", "2020-01-01", *APP)["removed"] == []

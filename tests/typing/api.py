@@ -81,6 +81,7 @@ from headrace import (
     QueueView,
     RawSerde,
     Redaction,
+    RemovedInfo,
     Replayed,
     Retry,
     RetryPolicy,
@@ -348,6 +349,7 @@ async def janitor(janitor: Janitor, stop: SafetyStop) -> None:
     assert_type(await janitor.set_budget(5), None)
     assert_type(await janitor.drop_budget(), None)
     assert_type(await janitor.usage(), UsageInfo)
+    assert_type(await janitor.removed(None, datetime.now()), list[RemovedInfo])
 
     app.keep()  # type: ignore[call-arg]
     await janitor.keep("1d", count="5")  # type: ignore[arg-type]

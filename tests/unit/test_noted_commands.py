@@ -11,8 +11,8 @@ HOME = Path(headrace.cli.__file__).parent
 NOTING = {"note_change", "note_jobs", "note_selected", "submit", "cancel_operation", "purge"}
 READING = {
     "completion.completion", "config.show", "dead.export", "dead.list", "dead.reasons", "dead.show", "doctor.doctor",
-    "health.health", "janitor.log", "janitor.preview", "janitor.rules", "job.list", "job.show", "job.why",
-    "migrate.plan", "migrate.sql", "migrate.status", "objects.check", "objects.plan", "op.list", "op.log", "op.show",
+    "health.health", "janitor.log", "janitor.preview", "janitor.removed", "janitor.rules", "job.list", "job.show",
+    "job.why", "migrate.plan", "migrate.sql", "migrate.status", "objects.check", "objects.plan", "op.list", "op.log", "op.show",
     "queue.list", "queue_windows.windows", "report.report", "schedule.list", "schedule.next", "schedule.show",
     "seal.status", "shard.list", "table.list", "table.preview", "table.protected", "table.show", "tenant.list",
     "top.top", "tracker.list", "tracker.show", "transfer.plan", "transfer.status", "transfer.verify",

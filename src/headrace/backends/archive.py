@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.seam.archive import WEIGHT, EndedPage, Mark
+from headrace.seam.archive import WEIGHT, EndedPage, Mark, Removal
 from headrace.seam.records import JobId, JobKey, Record, Stamp
 from headrace.types import JobState
 
@@ -35,12 +35,23 @@ class Fetch(Protocol):
     ) -> list[Record | None]: ...
 
 
+class Removals(Protocol):
+    """Counts of what sweeps have removed; see ``ArchiveStore``."""
+
+    async def after(self, hour: int) -> list[Removal]:
+        """Those of the first hour after this one that has any, in order."""
+
+    async def forget(self, most: int, limit: int) -> int:
+        """Forget the oldest; how many."""
+
+
 class Archive:
     """See :class:`headrace.seam.archive.ArchiveStore`."""
 
-    def __init__(self, ends: ListEnds, fetch: Fetch) -> None:
+    def __init__(self, ends: ListEnds, fetch: Fetch, removals: Removals) -> None:
         self._ends = ends
         self._fetch = fetch
+        self._removals = removals
 
     async def ended(
         self,
@@ -63,6 +74,12 @@ class Archive:
         ]
         records, weights = [record for record, _ in both], [weight for _, weight in both]
         return EndedPage(records, weights, Mark(ends[-1].ended_at, ends[-1].id), final)
+
+    async def removals(self, after: int = -1) -> list[Removal]:
+        return await self._removals.after(after)
+
+    async def forget_removals(self, most: int, limit: int = 1_000) -> int:
+        return await self._removals.forget(most, limit)
 
 
 def _cut(ends: list[End], max_bytes: int) -> list[End]:

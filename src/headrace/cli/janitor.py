@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import click
 
-from headrace import App, Client, Janitor, JanitorRun
+from headrace import App, Client, Janitor, JanitorRun, RemovedInfo
 from headrace.api.signals import Stopper
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store, load_target
-from headrace.cli.options import answer_options, limit_option, store_options
+from headrace.cli.options import answer_options, limit_option, since_option, store_options, until_option, when
 from headrace.cli.output import counted, note, print_fields, print_json, print_table
 from headrace.cli.problems import CONFLICT, USAGE, Problem
 from headrace.core.durations import micros
@@ -26,6 +27,15 @@ state_option = click.option(
 )
 queue_option = click.option("--queue", metavar="NAME", help="Only jobs of this queue.")
 task_option = click.option("--task", metavar="NAME", help="Only jobs of this task.")
+
+
+_SCOPES: dict[str, Callable[[RemovedInfo], str]] = {
+    "hour": lambda one: f"{one.hour:%Y-%m-%d %H:%M}",
+    "day": lambda one: f"{one.hour:%Y-%m-%d}",
+    "state": lambda one: one.state,
+    "task": lambda one: one.task,
+    "tenant": lambda one: one.tenant,
+}
 
 
 @click.group("janitor", cls=Group)
@@ -136,6 +146,36 @@ async def _go_on(client: Client, every: float) -> None:
                 await asyncio.wait_for(stop.wait(), every)
             except TimeoutError:
                 continue
+
+
+@janitor_command.command("removed")
+@since_option
+@until_option
+@click.option(
+    "--by", type=click.Choice(_SCOPES), multiple=True, default=("day", "state", "task"), help="What tells them apart."
+)
+@answer_options
+async def removed_command(
+    store: Store, since: int | None, until: int | None, by: tuple[str, ...], as_json: bool
+) -> None:
+    """Count the ended jobs that are gone, by the day they ended, state and task, or as you like.
+
+    They are what all runs of the janitor and all workers have removed.
+    """
+    async with store.opened() as client:
+        found = await _janitor(store, client).removed(when(since), when(until))
+    sums: dict[tuple[str, ...], tuple[int, int]] = {}
+    for one in found:
+        scope = tuple(_SCOPES[name](one) for name in by)
+        jobs, size = sums.get(scope, (0, 0))
+        sums[scope] = jobs + one.jobs, size + one.bytes
+    if as_json:
+        rows = [
+            dict(zip(by, scope, strict=True)) | {"jobs": jobs, "bytes": size} for scope, (jobs, size) in sums.items()
+        ]
+        print_json({"removed": rows})
+        return
+    print_table((*by, "jobs", "bytes"), [(*scope, *counts) for scope, counts in sorted(sums.items())])
 
 
 @janitor_command.command("budget")

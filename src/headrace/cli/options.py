@@ -16,7 +16,7 @@ from headrace.core.ids import parse_id
 from headrace.core.names import check_name
 from headrace.errors import ConfigError, InvalidJob
 from headrace.limits.rates import check_rules
-from headrace.seam.instants import from_datetime
+from headrace.seam.instants import from_datetime, to_datetime
 from headrace.seam.records import JobId, Selector
 from headrace.types import JobState
 
@@ -37,6 +37,15 @@ def instant(text: str) -> int:
         return from_datetime(datetime.fromisoformat(text).astimezone())
     except (ValueError, OverflowError):
         raise click.BadParameter(f"expected a date and time such as 2030-01-01T06:30, got {text!r}") from None
+
+
+def when(at: int | None) -> datetime | None:
+    """An instant that may not be given."""
+    return None if at is None else to_datetime(at)
+
+
+since_option = click.option("--since", type=instant, metavar="TIME", help="Only jobs that ended then or later.")
+until_option = click.option("--until", type=instant, metavar="TIME", help="Only jobs that ended then or before.")
 
 
 def lasts(text: str) -> int:

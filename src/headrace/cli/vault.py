@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import click
 
 from headrace import App, Vault
-from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import answer_options, store_options, yes_option
+from headrace.cli.options import answer_options, since_option, store_options, until_option, when, yes_option
 from headrace.cli.output import confirm, counted, note, print_json, print_table
 from headrace.cli.problems import FAILED, Problem
-from headrace.seam.instants import to_datetime
-
-since_option = click.option("--since", type=options.instant, metavar="TIME", help="Only jobs that ended then or later.")
-until_option = click.option(
-    "--until", type=options.instant, metavar="TIME", help="Only jobs that ended then or before."
-)
 
 
 @click.group("vault", cls=Group)
@@ -38,7 +30,7 @@ def vault_command() -> None:
 async def ls_command(store: Store, since: int | None, until: int | None, as_json: bool) -> None:
     """List the files with ended jobs, oldest first."""
     async with store.opened() as client:
-        files = await App(client).vault.files(_when(since), _when(until))
+        files = await App(client).vault.files(when(since), when(until))
     if as_json:
         print_json({"files": [file.to_dict() for file in files]})
         return
@@ -57,7 +49,7 @@ async def query_command(store: Store, sql: str, since: int | None, until: int | 
     The views are jobs and attempts. Example: headrace vault query "SELECT task, count(*) FROM jobs GROUP BY ALL"
     """
     async with store.opened() as client:
-        rows = await App(client).vault.query(sql, since=_when(since), until=_when(until))
+        rows = await App(client).vault.query(sql, since=when(since), until=when(until))
     if as_json:
         print_json({"rows": [{name: _plain(value) for name, value in row.items()} for row in rows]})
     elif rows:
@@ -134,10 +126,6 @@ async def leave_command(store: Store, yes: bool) -> None:
     async with store.opened() as client:
         await note_change(client, "leave vault")
         await App(client).vault.leave()
-
-
-def _when(at: int | None) -> datetime | None:
-    return None if at is None else to_datetime(at)
 
 
 def _plain(value: Any) -> Any:

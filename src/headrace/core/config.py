@@ -187,6 +187,9 @@ class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     keys: int = 10_000_000
     """How many keys may outlive the records of their jobs. A key stays taken for ``result_ttl``, whatever else is
     removed. If there are more, those that would be free first are freed early, and an alert says so."""
+    removals: int = 100_000
+    """How many counts of removed jobs are kept: one for each hour, state, task and tenant. Those of the oldest hours go
+    first."""
     safety: SafetySettings = SafetySettings()
 
 

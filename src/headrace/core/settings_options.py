@@ -116,6 +116,7 @@ class RetentionOptions(TypedDict, total=False):
     failed: Keep | KeepOptions
     ticks: Keep | KeepOptions
     keys: int
+    removals: int
     safety: SafetySettings | SafetyOptions
 
 

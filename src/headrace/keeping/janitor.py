@@ -23,7 +23,8 @@ from headrace.keeping.protection import Protection
 from headrace.keeping.queue_budgets import save_queue_budget
 from headrace.keeping.safety import witness
 from headrace.keeping.sweeper import Situation, Sweeper
-from headrace.seam.instants import to_datetime
+from headrace.seam.archive import HOUR
+from headrace.seam.instants import from_datetime, to_datetime
 from headrace.text import shown
 from headrace.types import Duration
 
@@ -116,6 +117,33 @@ class JanitorRun(View, frozen=True, kw_only=True):
     def deleted(self) -> int:
         """All that was deleted."""
         return sum(step.deleted for step in self.steps)
+
+
+class RemovedInfo(View, frozen=True, kw_only=True):
+    """How many ended jobs retention has removed: those of one hour, state, task and tenant.
+
+    >>> import asyncio
+    >>> from headrace import App
+    >>> async def main() -> list[RemovedInfo]:
+    ...     async with App("memory://", patience=0) as app:
+    ...         @app.task(name="charge")
+    ...         async def charge() -> None: ...
+    ...         await app.enqueue_many([charge.options(tenant="ada").job() for _ in range(3)])
+    ...         await app.drain()
+    ...         await app.janitor.keep("0s", count=0)
+    ...         await app.janitor.run()
+    ...         return await app.janitor.removed()
+    >>> [(one.state, one.task, one.tenant, one.jobs) for one in asyncio.run(main())]
+    [('completed', 'charge', 'ada', 3)]
+    """
+
+    hour: datetime
+    """When the hour began in which they ended."""
+    state: str
+    task: str
+    tenant: str
+    jobs: int
+    bytes: int
 
 
 class UsageInfo(View, frozen=True, kw_only=True):
@@ -286,6 +314,26 @@ class Janitor:
     async def log(self, limit: int = 50) -> list[JanitorRun]:
         """The latest runs, latest first. Those of workers are added up by the hour."""
         return [_shown(run) for run in await (await self._papers()).runs(check_limit(limit))]
+
+    async def removed(self, since: datetime | None = None, until: datetime | None = None) -> list[RemovedInfo]:
+        """How many ended jobs were removed, by all runs and workers, of the hours from ``since`` to ``until`` in which
+        they ended, oldest first. Jobs that are deleted in other ways are not counted. The settings say how many counts
+        are kept (``retention.removals``)."""
+        archive = (await self._owner.client.backend()).archive
+        if archive is None:
+            raise ConfigError("this store does not count what is removed")
+        after = -1 if since is None else from_datetime(since) // HOUR - 1
+        last = 1 << 62 if until is None else from_datetime(until) // HOUR
+        found: list[RemovedInfo] = []
+        while (page := await archive.removals(after)) and (after := page[0].hour) <= last:
+            found += [
+                RemovedInfo(
+                    hour=to_datetime(one.hour * HOUR), state=one.state, task=one.task, tenant=one.tenant,
+                    jobs=one.jobs, bytes=one.bytes,
+                )
+                for one in page
+            ]  # fmt: skip
+        return found
 
     async def set_budget(
         self, bytes: int | None = None, *, queue: str | None = None, reserve: int | None = None

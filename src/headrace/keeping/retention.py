@@ -21,7 +21,7 @@ from headrace.keeping.hard_bounds import HardBounds
 from headrace.keeping.papers import WORKERS, Papers, Run, Step
 from headrace.keeping.safety import witness
 from headrace.keeping.sweeper import Situation, Sweeper
-from headrace.seam.archive import Mark
+from headrace.seam.archive import ArchiveStore, Mark
 from headrace.seam.protocol import Backend, Tidy
 from headrace.seam.records import Leased, Settlement, SweepClause, SweepTarget
 from headrace.types import JobState
@@ -32,6 +32,8 @@ _FAILURES = 3
 """Failures of a step in a row that raise an alert."""
 _SELDOM = 64
 """The most beats between two tries of a step that this worker is not allowed to do."""
+_STEP = 1_000
+"""Counts of removed jobs that are forgotten at once."""
 _HOUR = 3_600_000_000
 _DAY = 24 * _HOUR
 _MANY = 100_000
@@ -84,6 +86,8 @@ class Retention:
             self._steps.append(_Step("ticks", self._clauses(_ticks(settings))))
         if backend.policies is not None:
             self._steps.append(_Step("tenants", self._clauses(_of(SweepTarget.TENANTS))))
+        if backend.archive is not None:
+            self._steps.append(_Step("removals", self._forget_removals(backend.archive)))
         if backend.tidy is not None:
             self._steps.append(_Step("days", self._days(backend.tidy)))
 
@@ -228,6 +232,14 @@ class Retention:
                 if count:
                     self._observers.tell(Event(EventKind.SWEPT, detail=f"{count} from {target.value}", count=count))
             return sum(self._did(Step(target=target.value, deleted=count)) for target, count in gone.items())
+
+        return run
+
+    def _forget_removals(self, archive: ArchiveStore) -> Callable[[], Awaitable[int]]:
+        async def run() -> int:
+            while await archive.forget_removals(self._settings.removals, _STEP) == _STEP:
+                pass
+            return 0
 
         return run
 

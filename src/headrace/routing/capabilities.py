@@ -8,7 +8,7 @@ from heapq import nsmallest
 from headrace.errors import Unavailable
 from headrace.routing.transit import in_transit
 from headrace.routing.view import Look, View, each
-from headrace.seam.archive import WEIGHT, EndedPage, Mark
+from headrace.seam.archive import WEIGHT, ArchiveStore, EndedPage, Mark, Removal, first_hour
 from headrace.seam.documents import Document, DocumentStore
 from headrace.seam.parts import Part, PartStore
 from headrace.seam.protocol import Backend
@@ -106,6 +106,14 @@ class RoutedArchive:
         last = None if not marks else _mark(ends[-1][0]) if ends else min(marks)
         return EndedPage([one for one, _ in ends], [weight for _, weight in ends], last, min(p.final for p in pages))
 
+    async def removals(self, after: int = -1) -> list[Removal]:
+        return first_hour(await each(await self._look(), lambda store: _archive(store).removals(after)))
+
+    async def forget_removals(self, most: int, limit: int = 1_000) -> int:
+        """Each store may keep as many."""
+        view = await self._look()
+        return sum(await each(view, lambda store: _archive(store).forget_removals(most, limit)))
+
 
 def _parts(store: Backend) -> PartStore:
     assert store.parts is not None
@@ -117,11 +125,15 @@ def _references(store: Backend) -> ReferenceStore:
     return store.references
 
 
+def _archive(store: Backend) -> ArchiveStore:
+    assert store.archive is not None
+    return store.archive
+
+
 async def _ended(
     store: Backend, state: JobState, after: Mark | None, limit: int, want: frozenset[str], most: int, at: Stamp
 ) -> EndedPage:
-    assert store.archive is not None
-    return await store.archive.ended(state, after, limit, want, most, at)
+    return await _archive(store).ended(state, after, limit, want, most, at)
 
 
 def _mark(record: Record) -> Mark:

@@ -605,7 +605,7 @@ class Backend(Protocol):
         Only ended jobs, expired results, keys that outlive their jobs, ticks, and the counts of tenants without jobs
         are removed; never a live job, a schedule or a rule. A sweep of COMPLETED removes records and results, and
         leaves the keys that are still held. A store may leave whole days to ``tidy``, for a day longer, unless the
-        clause names its jobs.
+        clause names its jobs. What is removed of ended jobs is counted (``ArchiveStore.removals``).
 
         ``dry_run`` removes nothing, and answers with what the same call would have removed.
         """

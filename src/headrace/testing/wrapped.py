@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from headrace.seam import records as r
-from headrace.seam.archive import WEIGHT, ArchiveStore, EndedPage, Mark
+from headrace.seam.archive import WEIGHT, ArchiveStore, EndedPage, Mark, Removal
 from headrace.seam.documents import Document, DocumentStore
 from headrace.seam.events import Events
 from headrace.seam.journal import Journal
@@ -313,6 +313,13 @@ class _WrappedArchive:
     ) -> EndedPage:
         args = (state, after, limit, want, max_bytes)
         return await self._call("archive.ended", args, at, lambda now: self._inner.ended(*args, now))
+
+    async def removals(self, after: int = -1) -> list[Removal]:
+        return await self._call("archive.removals", (after,), None, lambda _: self._inner.removals(after))
+
+    async def forget_removals(self, most: int, limit: int = 1_000) -> int:
+        args = (most, limit)
+        return await self._call("archive.forget_removals", args, None, lambda _: self._inner.forget_removals(*args))
 
 
 class _WrappedTracks:

@@ -54,7 +54,7 @@ class MemoryBackend:
         self.policies = MemoryPolicies(self.store, self._begin, self.limits.count_cap)
         self.references = MemoryReferences(self.store)
         self.documents = MemoryDocuments(self.store)
-        self.archive = Archive(self._ends, self.fetch)
+        self.archive = Archive(self._ends, self.fetch, self.store.removals)
         self.tracks = MemoryTracks(self.store, self._begin)
         self.transfers = MemoryTransfers(self.store, self._begin)
         self.journal = MemoryJournal(self.store.journal, self._now)

@@ -17,6 +17,7 @@ from headrace.backends.memory.journal import new_journal
 from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, drop_job, rank
 from headrace.backends.memory.ledger import Ledger
 from headrace.backends.memory.leg import Leg
+from headrace.backends.memory.removals import MemoryRemovals
 from headrace.backends.memory.sheets import TrackerSheets
 from headrace.backends.memory.turns import MemoryTurns
 from headrace.seam.documents import Document
@@ -47,6 +48,7 @@ class MemoryStore:
         }
         self.dead = DeadLetters()
         self.keys: dict[tuple[str, str], JobId] = {}
+        self.removals = MemoryRemovals()
         self.outlived: dict[tuple[str, str], tuple[JobId, int]] = {}
         """Keys whose job has no record any more: the job that had them, and until when they are held."""
         self.inboxes: dict[JobId, dict[str, None]] = {}

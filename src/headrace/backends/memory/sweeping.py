@@ -52,6 +52,8 @@ def sweep(store: MemoryStore, clause: r.SweepClause, now: int) -> r.Swept:
     going = condemned[: clause.limit]
     if not clause.dry_run:
         for one, _ in going:
+            if isinstance(one, Entry) and clause.target is not r.SweepTarget.RESULTS:
+                store.removals.add(one)
             remove(one)
     freed = sum(size for _, size in going)
     return r.Swept(len(going), freed, max(0, total - len(going)), again or len(condemned) > clause.limit)

@@ -1,4 +1,4 @@
-"""The ends of jobs on PostgreSQL, oldest first."""
+"""The ends of jobs on PostgreSQL, oldest first, and how many sweeps have removed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from uuid import UUID
 
 from headrace.backends.archive import MARGIN, End
 from headrace.backends.postgres.ticks import Call
-from headrace.backends.states import CODES
-from headrace.seam.archive import Mark
+from headrace.backends.states import CODES, STATES
+from headrace.seam.archive import Mark, Removal
 from headrace.seam.records import Stamp
 from headrace.types import JobState
 
@@ -44,3 +44,20 @@ class PostgresEnds:
             return 0
         del self._looks[: past[-1]]
         return self._looks[0][0] - MARGIN
+
+
+class PostgresRemovals:
+    """See :class:`headrace.backends.archive.Removals`."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def after(self, hour: int) -> list[Removal]:
+        return sorted(
+            Removal(found, STATES[state].value, task, tenant, jobs, size)
+            for found, state, task, tenant, jobs, size in await self._call("removals", hour)
+        )
+
+    async def forget(self, most: int, limit: int) -> int:
+        [[gone]] = await self._call("forget_removals", most, limit)
+        return int(gone)

@@ -22,7 +22,7 @@ from headrace.backends.claims import ClaimParts
 from headrace.backends.listed_workers import claiming_from
 from headrace.backends.portions import Costs, Portions, of_selection
 from headrace.backends.postgres import rows as shapes
-from headrace.backends.postgres.archive import PostgresEnds
+from headrace.backends.postgres.archive import PostgresEnds, PostgresRemovals
 from headrace.backends.postgres.arrays import Smallints, bigints, byteas, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import COLUMNS, Bulk
@@ -117,7 +117,7 @@ class PostgresBackend:
         self.tidy = Days(lambda: self._connections, self._call, lambda: self._sql).tidy
         self.references = PostgresReferences(self._call)
         self.documents = PostgresDocuments(self._call)
-        self.archive = Archive(PostgresEnds(self._call), self.fetch)
+        self.archive = Archive(PostgresEnds(self._call), self.fetch, PostgresRemovals(self._call))
         self.tracks = PostgresTracks(self._call)
         self.transfers = PostgresTransfers(self._call, lambda topics: self._notifier.send(topics))
         self.tables = PostgresTables(lambda sql, params=(): self._connections.rows(sql, params), schema)

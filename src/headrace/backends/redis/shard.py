@@ -22,6 +22,7 @@ from headrace.backends.redis.opening import read_info
 from headrace.backends.redis.pieces import pieces, slices
 from headrace.backends.redis.policies import ShardPolicies
 from headrace.backends.redis.references import RedisReferences
+from headrace.backends.redis.removals import RedisRemovals
 from headrace.backends.redis.schedule_layout import TICK_BYTES
 from headrace.backends.redis.scripts import run
 from headrace.backends.redis.ticks import ShardTicks
@@ -78,7 +79,8 @@ class Shard:
         self.policies = ShardPolicies(self._run, self.limits.count_cap)
         self.references = RedisReferences(self._run)
         self.documents = RedisDocuments(self._run)
-        self.archive = Archive(self.ends, self.fetch)
+        self.removals = RedisRemovals(self._run)
+        self.archive = Archive(self.ends, self.fetch, self.removals)
         self.tracks = RedisTracks(self._run)
         self.transfers = RedisTransfers(self._run)
 

@@ -39,6 +39,7 @@ from headrace.backends.sqlite.parts import SqliteParts
 from headrace.backends.sqlite.policies import SqlitePolicies
 from headrace.backends.sqlite.reader import Reader
 from headrace.backends.sqlite.references import SqliteReferences
+from headrace.backends.sqlite.removals import SqliteRemovals
 from headrace.backends.sqlite.schema import wal_is_safe
 from headrace.backends.sqlite.stats import stats, usage_of
 from headrace.backends.sqlite.tables import SqliteTables
@@ -107,7 +108,7 @@ class SqliteBackend(lock_guard.Watched):
         self.policies = SqlitePolicies(self._read, self._write, self.limits.count_cap)
         self.references = SqliteReferences(self._read, self._write)
         self.documents = SqliteDocuments(self._read, self._write)
-        self.archive = Archive(SqliteEnds(self._read), self.fetch)
+        self.archive = Archive(SqliteEnds(self._read), self.fetch, SqliteRemovals(self._read, self._write))
         self.tracks = SqliteTracks(self._read, self._write)
         self.transfers = SqliteTransfers(self._read, self._write)
         self.tables = SqliteTables(self._read, self._write)

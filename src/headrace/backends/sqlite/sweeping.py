@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import apsw
 
 from headrace.backends.dead_letter_shares import bound_of, goes_on
-from headrace.backends.sqlite import dead_letters, ledger, rules, tenants
+from headrace.backends.sqlite import dead_letters, ledger, removals, rules, tenants
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import CODES, COMPLETED, FAILED, KEYS
 from headrace.backends.sqlite.transaction import Session, Stored, Transaction
@@ -69,6 +69,7 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
         seqs, answer = _condemn(tx, clause, now)
         if seqs:
             code = CODES[JobState(clause.target.value)]
+            removals.add(tx, seqs)
             if code == COMPLETED:
                 outlive(tx, seqs, now)
             elif code == FAILED:

@@ -1,11 +1,12 @@
-"""archive: what has ended, in the order of the ends; and sweeps that name their jobs, or leave what is not archived."""
+"""archive: what has ended, in the order of the ends; sweeps that name their jobs, or leave what is not archived; and
+counts of what sweeps have removed."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from headrace.seam.archive import ArchiveStore, EndedPage, Mark
+from headrace.seam.archive import ArchiveStore, EndedPage, Mark, Removal
 from headrace.seam.protocol import Backend
 from headrace.seam.records import InsertStatus, JobKey, Record, Requeue, Selector, SweepClause, SweepTarget
 from headrace.testing.conformance.base import HOUR, SECOND, T0, ConformanceBase, job_id, number, row, settle
@@ -156,3 +157,59 @@ class ArchiveTests(ConformanceBase):
         assert (swept.removed, swept.kept) == (dry.removed, dry.kept) == (3, 2)
         assert (await store.sweep(clause, LATER)).removed == 0
         assert numbers((await self.archive(store).ended(state, at=LATER)).records) == [3, 4]
+
+    @_needs("archive")
+    @pytest.mark.parametrize("named", [False, True])
+    @pytest.mark.parametrize("state", ENDED)
+    async def test_sweeps_count_what_they_remove(self, store: Backend, state: JobState, named: bool) -> None:
+        first, hour = 2 * HOUR, T0 // HOUR
+        jobs = [("a", "x", 0), ("a", "x", 1), ("b", "x", 0), ("a", "y", 0), ("a", "x", first), ("b", "", first)]
+        await self.put(store, *[row(n, task=task, tenant=tenant) for n, (task, tenant, _) in enumerate(jobs)])
+        leased = {number(job): job for job in await self.take(store, len(jobs))}
+        for n, (_, _, end) in enumerate(jobs):
+            await store.finish([settle(leased[n], state)], T0 + end)
+        late, weight = T0 + first + HOUR, await self._weight(store, state)
+        epochs = [(job.id, job.epoch) for job in leased.values()]
+        clause = SweepClause(target=SweepTarget(state.value), older_than=0, jobs=epochs if named else None)
+        assert (await store.sweep(replace(clause, dry_run=True), late)).removed == len(jobs)
+        assert await self._removals(store) == []
+        assert (await store.sweep(clause, late)).removed == len(jobs)
+        found = await self._removals(store)
+        assert [(one.hour - hour, one.state, one.task, one.tenant, one.jobs) for one in found] == [
+            (0, state.value, "a", "x", 2), (0, state.value, "a", "y", 1), (0, state.value, "b", "x", 1),
+            (2, state.value, "a", "x", 1), (2, state.value, "b", "", 1),
+        ]  # fmt: skip
+        assert sum(one.bytes for one in found) == weight
+        await store.sweep(clause, late)
+        assert sum(one.jobs for one in await self._removals(store)) == len(jobs)
+
+    @_needs("archive")
+    async def test_counts_of_the_same_hour_add_up_and_the_oldest_are_forgotten(self, store: Backend) -> None:
+        sizes = []
+        for n in range(4):
+            at = T0 + n // 2 * HOUR
+            await self.put(store, row(n, task=f"t{n % 2}"), at=at)
+            [job] = await self.take(store, 1, at=at)
+            await store.finish([settle(job, JobState.FAILED)], at)
+            await store.sweep(SweepClause(target=SweepTarget.FAILED, max_count=0), at)
+            sizes.append(sum(one.jobs for one in await self._removals(store)))
+        assert sizes == [1, 2, 3, 4]
+        archive = self.archive(store)
+        assert await archive.forget_removals(4) == 0
+        assert await archive.forget_removals(2, 1) == 1
+        assert await archive.forget_removals(2, 5) == 1
+        assert [(one.hour - T0 // HOUR, one.task) for one in await self._removals(store)] == [(1, "t0"), (1, "t1")]
+        assert await archive.forget_removals(0) == 2
+        assert await self._removals(store) == []
+
+    async def _removals(self, store: Backend) -> list[Removal]:
+        """All counts, hour by hour."""
+        found: list[Removal] = []
+        after = -1
+        while page := await self.archive(store).removals(after):
+            assert {one.hour for one in page} == {page[0].hour}
+            assert page[0].hour > after
+            assert page == sorted(page)
+            after = page[0].hour
+            found += page
+        return found

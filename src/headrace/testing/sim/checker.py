@@ -15,7 +15,14 @@ from headrace.testing.sim.ledger import Ledger
 from headrace.testing.sim.rules.alter import on_alter
 from headrace.testing.sim.rules.claim import on_claim
 from headrace.testing.sim.rules.clients import Clients
-from headrace.testing.sim.rules.documents import on_ended, on_find_documents, on_get_documents, on_put_document
+from headrace.testing.sim.rules.documents import (
+    on_ended,
+    on_find_documents,
+    on_forget_removals,
+    on_get_documents,
+    on_put_document,
+    on_removals,
+)  # fmt: skip
 from headrace.testing.sim.rules.finish import on_finish
 from headrace.testing.sim.rules.insert import on_insert
 from headrace.testing.sim.rules.lease import on_reap, on_renew
@@ -56,6 +63,8 @@ _RULES: dict[str, Callable[..., None]] = {
     "documents.put": on_put_document,
     "documents.find": on_find_documents,
     "archive.ended": on_ended,
+    "archive.removals": on_removals,
+    "archive.forget_removals": on_forget_removals,
 }
 
 

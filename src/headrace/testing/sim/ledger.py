@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from headrace.seam.archive import HOUR
 from headrace.seam.documents import Document
 from headrace.seam.records import Claim, JobId, Row
 from headrace.seam.ticks import Schedule, Tick
@@ -75,6 +76,8 @@ class Ledger:
         self.ends: dict[JobId, list[tuple[JobState, bytes | None]]] = {}
         """Every end that a job ever came to."""
         self.documents: dict[str, Document] = {}
+        self.removals: Counter[tuple[int, str, str, str]] = Counter()
+        """What sweeps have removed, by hour, state, task and tenant."""
         self.schedules: dict[str, Schedule] = {}
         self.ticks: dict[tuple[bytes, int], Tick] = {}
         """By schedule and slot, in the order in which they were planned."""
@@ -128,6 +131,7 @@ class Ledger:
         """The job's record has gone, but its key stays as long as it is held."""
         place = life.queue, life.key or ""
         holds = life.held(now) and self.keys.get(place) == life.id
+        self.removals[(life.finished_at or 0) // HOUR, life.state.value, life.row.task, life.row.tenant] += 1
         self.remove(life, "swept")
         if holds:
             self.outlived[place] = life.id, life.held_until

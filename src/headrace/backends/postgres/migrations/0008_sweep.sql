@@ -64,10 +64,50 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+-- How many ended jobs sweeps have removed, by the hour since 1970 in which they ended, and what they weighed.
+CREATE TABLE removals (
+    hour integer NOT NULL,
+    state smallint NOT NULL,
+    task text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    jobs bigint NOT NULL,
+    bytes bigint NOT NULL,
+    CONSTRAINT removals_pkey PRIMARY KEY (hour, state, task, tenant)
+) WITH (fillfactor = 70);
+
+-- The counts of the first hour after this one that has any; removals_pkey.
+CREATE FUNCTION removals_v1(p_after integer)
+RETURNS TABLE (hour integer, state smallint, task text, tenant text, jobs bigint, bytes bigint) LANGUAGE sql STABLE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT r.hour, r.state, r.task, r.tenant, r.jobs, r.bytes FROM removals AS r
+    WHERE r.hour = (SELECT min(f.hour) FROM removals AS f WHERE f.hour > p_after)
+$$;
+
+-- Forget the counts of the oldest hours if there are more than this; returns how many.
+CREATE FUNCTION forget_removals_v1(p_most bigint, p_limit integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_over CONSTANT bigint := greatest((SELECT count(*) FROM removals) - p_most, 0);
+    v_gone bigint;
+BEGIN
+    WITH gone AS (  -- removals_pkey
+        DELETE FROM removals AS r USING (
+            SELECT o.hour, o.state, o.task, o.tenant FROM removals AS o ORDER BY o.hour, o.state, o.task, o.tenant
+            LIMIT least(v_over, p_limit) FOR UPDATE SKIP LOCKED
+        ) AS o WHERE (r.hour, r.state, r.task, r.tenant) = (o.hour, o.state, o.task, o.tenant) RETURNING 1
+    ) SELECT count(*) INTO v_gone FROM gone;
+    RETURN v_gone;
+END $$;
+
 -- Remove ended jobs of one state, and count them off.
 CREATE FUNCTION remove_doomed(p_doomed doomed[], p_state smallint, p_now bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
+    INSERT INTO removals AS r (hour, state, task, tenant, jobs, bytes)  -- ended_pkey, jobs_pkey; in the order of removals_pkey
+    SELECT e.finished_at / 3600000000, p_state, coalesce(j.task, ''), coalesce(j.tenant, ''), count(*), sum(d.size)
+    FROM unnest(p_doomed) AS d JOIN ended AS e ON e.id = ANY (ARRAY[d.id]) LEFT JOIN jobs AS j ON j.id = ANY (ARRAY[d.id])
+    GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    ON CONFLICT (hour, state, task, tenant) DO UPDATE SET jobs = r.jobs + excluded.jobs, bytes = r.bytes + excluded.bytes;
     PERFORM forget_jobs(ARRAY(SELECT d.id FROM unnest(p_doomed) AS d), ARRAY(SELECT d.qid FROM unnest(p_doomed) AS d), p_now);
     PERFORM tell_waiters(ARRAY(SELECT d.id FROM unnest(p_doomed) AS d));
     INSERT INTO deltas (qid, state, jobs, bytes, tenant)
@@ -510,12 +550,17 @@ BEGIN
     state := v_gone.state;
     EXECUTE format(  -- the keys of that day; then keys_pkey
         'WITH step AS MATERIALIZED ('
-        ' SELECT e.id, e.qid, e.size, e.keyed, e.tenant FROM %1$I AS e WHERE e.id > $1 ORDER BY e.id LIMIT $2'
+        ' SELECT e.id, e.qid, e.size, e.keyed, e.tenant, e.finished_at FROM %1$I AS e WHERE e.id > $1 ORDER BY e.id LIMIT $2'
         '), goes AS MATERIALIZED ('
         ' SELECT s.* FROM step AS s WHERE NOT EXISTS (SELECT 1 FROM unnest($4) AS k (id) WHERE k.id = s.id)'
         '), counted AS ('
         ' INSERT INTO deltas (qid, state, jobs, bytes, tenant)'
         ' SELECT s.qid, $3, -count(*), -sum(s.size), s.tenant FROM goes AS s GROUP BY s.qid, s.tenant'
+        '), noted AS ('
+        ' INSERT INTO removals AS r (hour, state, task, tenant, jobs, bytes)'
+        ' SELECT s.finished_at / 3600000000, $3, coalesce(j.task, ''''), coalesce(j.tenant, ''''), count(*), sum(s.size)'
+        ' FROM goes AS s LEFT JOIN %2$I AS j ON j.id = s.id GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4'
+        ' ON CONFLICT (hour, state, task, tenant) DO UPDATE SET jobs = r.jobs + excluded.jobs, bytes = r.bytes + excluded.bytes'
         '), free AS ('
         ' DELETE FROM keys AS k USING goes AS s, %2$I AS j WHERE s.keyed AND j.id = ANY (ARRAY[s.id])'
         ' AND k.qid = ANY (ARRAY[s.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = s.id'

@@ -17,7 +17,7 @@ WITH own (part, names) AS (
         ]),
         ('janitor', ARRAY[
             'sweep_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'lockers_v1',
-            'make_day_v1', 'drop_day_v1', 'settle_day_v1', 'forget_queues_v1', 'alter_v1', 'pause_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1', 'sweep_ticks_v1',
+            'make_day_v1', 'drop_day_v1', 'settle_day_v1', 'forget_queues_v1', 'forget_removals_v1', 'alter_v1', 'pause_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1', 'sweep_ticks_v1',
             'referring_v1', 'swap_cells_v1', 'sweep_named_v1', 'ends_v1', 'ending_v1', 'put_document_v1', 'write_journal_v1', 'reserve_v1',
             'open_leg_v1', 'close_leg_v1', 'depart_v1', 'parcels_v1', 'arrive_v1', 'confirm_v1',
             'ledger_v1', 'held_keys_v1', 'hold_keys_v1', 'add_ticks_v1', 'settling_v1'
@@ -26,7 +26,7 @@ WITH own (part, names) AS (
             'fetch_v1', 'matching_v1', 'stats_v1', 'places_v1', 'workers_v1', 'jobs_v1', 'queues_v1', 'failure_text',
             'own_tenants', 'migrations', 'policies_v1', 'tenants_v1', 'group_v1', 'find_v1', 'due_v1', 'history_v1', 'documents_v1',
             'find_documents_v1', 'usage_v1', 'sheets_v1', 'walk_sheets_v1', 'tally_sheets_v1', 'read_journal_v1',
-            'read_parts_v1'
+            'read_parts_v1', 'removals_v1'
         ]),
         ('confined producer', ARRAY[
             'own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1', 'migrations', 'own_save_v1', 'own_find_v1', 'own_due_v1',

@@ -192,6 +192,12 @@ SELECT * FROM {schema}.sweep_named_v1(%b, %b::smallint, %b, %b, %b::bigint, %b, 
 -- name: ends
 SELECT * FROM {schema}.ends_v1(%b::smallint, %b::bigint, %b, %b::integer)
 
+-- name: removals
+SELECT * FROM {schema}.removals_v1(%b::integer)
+
+-- name: forget_removals
+SELECT {schema}.forget_removals_v1(%b::bigint, %b::integer)
+
 -- name: ending
 SELECT * FROM {schema}.ending_v1(%b)
 

@@ -11,6 +11,7 @@ from headrace.backends.redis.cluster import altering, claiming, reading, renewin
 from headrace.backends.redis.cluster.documents import ClusterDocuments
 from headrace.backends.redis.cluster.policies import ClusterPolicies
 from headrace.backends.redis.cluster.references import ClusterReferences
+from headrace.backends.redis.cluster.removals import ClusterRemovals
 from headrace.backends.redis.cluster.shards import Shards, every, gather
 from headrace.backends.redis.cluster.ticks import ClusterTicks
 from headrace.backends.redis.cluster.tracks import ClusterTracks
@@ -61,7 +62,7 @@ class ClusterBackend:
         self.policies = ClusterPolicies(lambda: self.shards)
         self.references = ClusterReferences(lambda: self.shards)
         self.documents = ClusterDocuments(lambda: self.shards)
-        self.archive = Archive(self._ends, self.fetch)
+        self.archive = Archive(self._ends, self.fetch, ClusterRemovals(lambda: self.shards))
         self.tracks = ClusterTracks(lambda: self.shards)
         self.transfers = ClusterTransfers(lambda: self.shards)
         self.hints = Listener(self._connections, prefix, self._base_of, endpoint.where) if listen else None

@@ -21,6 +21,8 @@
 --   :d:STATE    zset    ended jobs of one state by the instant of their end
 --   :D:TENANT   zset    FAILED jobs of one tenant, likewise
 --   :Dj         zset    tenants by how many these are    :Db zset  by their bytes
+--   :E          zset    what sweeps have removed: hour, state, length of the task, task and tenant, by the hour
+--   :Ej         hash    the same -> how many jobs        :Eb hash  the same -> their bytes
 --   :dm         string  INSTANT:TILL:ID: what ended before and is still here is held until TILL at least
 --   :h          hash    id -> result                     :hx zset  these jobs by the instant until which it is held
 --   :e          hash    id -> error                      :c  hash  id -> cells that a run has replaced or cleared

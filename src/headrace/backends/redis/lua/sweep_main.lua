@@ -91,9 +91,11 @@ if state == FAILED then
 end
 if not dry then
     for _, one in ipairs(doomed) do
+        removals.add(one[1], one[2])
         leave(one[1], one[2])
         forget(one[1], one[2], now)
     end
+    removals.settle()
     settle_counts()
     if by_age and walked then
         remember_held(walked, last, earliest)

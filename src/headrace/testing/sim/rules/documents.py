@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.seam.archive import EndedPage, Mark
+from headrace.seam.archive import EndedPage, Mark, Removal
 from headrace.seam.documents import Document
 from headrace.testing.sim.ledger import Ledger
 from headrace.testing.sim.rules.read import compare
@@ -52,3 +52,20 @@ def on_ended(
             book.blame("I2", record.id, "a job was read as ended that should not be there")
         else:
             compare(book, life, record, want, now)
+
+
+def on_removals(book: Ledger, after: int, found: list[Removal], now: int) -> None:
+    """Counts of removed jobs were read: those of the first hour of which there are any."""
+    hour = min((scope[0] for scope in book.removals if scope[0] > after), default=None)
+    right = {scope: jobs for scope, jobs in book.removals.items() if scope[0] == hour}
+    if {(one.hour, one.state, one.task, one.tenant): one.jobs for one in found} != right:
+        book.blame("I17", None, f"removed jobs are counted as {found}; should be {right}")
+
+
+def on_forget_removals(book: Ledger, most: int, limit: int, gone: int, now: int) -> None:
+    """Counts of the oldest hours were forgotten."""
+    right = min(limit, max(0, len(book.removals) - most))
+    if gone != right:
+        book.blame("I17", None, f"{gone} counts of removed jobs were forgotten; should be {right}")
+    for scope in sorted(book.removals)[:right]:
+        del book.removals[scope]
