@@ -278,6 +278,23 @@ async def test_ending_touches_what_it_ends(seen: tuple[PostgresBackend, Plans], 
     assert plans.touched() <= 4 * BATCH
 
 
+async def test_a_sweep_by_name_touches_what_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the server has counted nothing yet, and many others ended in the same state and as long ago."""
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        async with explained("plans_named", monkeypatch) as (store, plans):
+            for part in range(5):
+                ids = [bytes.fromhex(f"0191{part * 1_000 + n:028x}") for n in range(1_000)]
+                await store.insert([Row(id=job_id, queue="q", task="t", cells={}) for job_id in ids])
+                jobs = (await store.claim(Claim("h", ("q",), 1_000, 60_000_000))).jobs
+                await store.finish([Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs])
+            named = [(job.id, job.epoch) for job in jobs[:BATCH]]
+            plans.scans.clear()
+            swept = await store.sweep(SweepClause(target=SweepTarget.COMPLETED, older_than=0, jobs=named))
+            assert swept.removed == BATCH
+            assert plans.touched() <= 20 * BATCH
+        connection.execute("DROP SCHEMA plans_named CASCADE")
+
+
 async def test_failing_touches_what_fails(seen: tuple[PostgresBackend, Plans], depth: int) -> None:
     store, plans = seen
     claimed = await store.claim(Claim("h", ("q",), 10, 60_000_000))

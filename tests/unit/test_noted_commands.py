@@ -12,10 +12,10 @@ NOTING = {"note_change", "note_jobs", "note_selected", "submit", "cancel_operati
 READING = {
     "completion.completion", "config.show", "dead.export", "dead.list", "dead.reasons", "dead.show", "doctor.doctor",
     "health.health", "janitor.log", "janitor.preview", "janitor.removed", "janitor.rules", "job.list", "job.show",
-    "job.why", "migrate.plan", "migrate.sql", "migrate.status", "objects.check", "objects.plan", "op.list", "op.log", "op.show",
-    "queue.list", "queue_windows.windows", "report.report", "schedule.list", "schedule.next", "schedule.show",
-    "seal.status", "shard.list", "table.list", "table.preview", "table.protected", "table.show", "tenant.list",
-    "top.top", "tracker.list", "tracker.show", "transfer.plan", "transfer.status", "transfer.verify",
+    "job.why", "migrate.plan", "migrate.sql", "migrate.status", "objects.check", "objects.plan", "op.list", "op.log",
+    "op.show", "queue.list", "queue_windows.windows", "report.report", "schedule.list", "schedule.next",
+    "schedule.show", "seal.status", "shard.list", "table.list", "table.preview", "table.protected", "table.show",
+    "tenant.list", "top.top", "tracker.list", "tracker.show", "transfer.plan", "transfer.status", "transfer.verify",
     "vault.ls", "vault.query", "vault.verify", "workers.workers",
 }  # fmt: skip
 WORKING = {

@@ -64,10 +64,14 @@ DECLARE
     v_latest CONSTANT bigint := least(v_now - p_spare, v_now - p_age, p_ended_by);
     v_doomed doomed[];
 BEGIN
-    v_doomed := ARRAY(  -- ended_pkey
-        SELECT (e.id, e.qid, e.size, e.tenant)::doomed FROM unnest(p_ids, p_epochs) AS n (id, epoch) JOIN ended AS e ON e.id = ANY (ARRAY[n.id])
-        WHERE e.state = p_state AND abs(e.epoch) = n.epoch AND e.finished_at <= v_latest AND NOT (p_state = 3 AND e.held_until > v_now)
-        ORDER BY e.id FOR UPDATE OF e SKIP LOCKED
+    v_doomed := ARRAY(  -- ended_pkey: one job after the other, whatever the server believes of their number
+        SELECT e.doomed FROM (SELECT u.id, u.epoch FROM unnest(p_ids, p_epochs) AS u (id, epoch) ORDER BY u.id) AS n
+        CROSS JOIN LATERAL (
+            SELECT (e.id, e.qid, e.size, e.tenant)::doomed AS doomed FROM ended AS e
+            WHERE e.id = ANY (ARRAY[n.id]) AND e.state + 0 = p_state AND abs(e.epoch) = n.epoch AND e.finished_at <= v_latest
+                AND NOT (p_state = 3 AND e.held_until > v_now)
+            FOR UPDATE SKIP LOCKED
+        ) AS e
     );
     IF NOT p_dry THEN
         v_doomed := with_keys(v_doomed);
