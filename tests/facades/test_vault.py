@@ -102,6 +102,31 @@ async def test_every_end_is_archived_once_and_only_then_goes(place: Place) -> No
     assert found.files == 3 * 3 + 1
 
 
+class Watched(Wrapped):
+    """A store that notes what of ended jobs is wanted."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.wanted: list[int] = []
+
+    async def _call(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[T]) -> T:
+        if name == "archive.ended" and args[3]:
+            self.wanted.append(args[2])
+        return await carry(at)
+
+
+async def test_what_is_not_final_is_not_read(place: Place) -> None:
+    backend, client = Watched(place.backend), place.app.client
+    archiver = Archiver(backend, place.objects(), place.clock, Random(1), client.observers, client.settings.vault)
+    await archiver.archive()
+    empty = len(backend.wanted)
+    await place.end(5)
+    assert await archiver.archive() == 0
+    assert len(backend.wanted) - empty == 2, "of the two states of which there is nothing"
+    place.clock.advance("5m")
+    assert await archiver.archive() == 5
+
+
 async def test_hard_bounds_obey_the_mark_too(store: Store, tmp_path: Path) -> None:
     place = await make(store, tmp_path, failed={"age": None, "count": 0, "bytes": 0})
     await place.app.vault.archive()

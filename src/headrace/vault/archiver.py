@@ -121,6 +121,9 @@ class Archiver:
         up to its end; a new one those of one hour that are final."""
         if (last := progress.pending) is not None:
             return await self._up_to(state, progress.mark, last), Progress(last, None, last.ended_at - 1)
+        first = await self._archive.ended(state, progress.mark, 1, at=self._clock.stamp())
+        if first.records and (first.records[0].finished_at or 0) > first.final:
+            return [], Progress()  # a busy store has many jobs that are not final, and to read them would be in vain
         page = await self._archive.ended(state, progress.mark, self._page, _WANT, at=self._clock.stamp())
         final = [one for one in page.records if (one.finished_at or 0) <= page.final]
         chosen = [one for one in final if hour_of(one.finished_at or 0) == hour_of(final[0].finished_at or 0)]
