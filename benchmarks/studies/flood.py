@@ -81,10 +81,21 @@ class Found:
     kind: str = "flood"
 
     @property
-    def good(self) -> bool:
-        """Whether it is as it is to be."""
-        calm = self.flood_p99 <= FACTOR * self.before_p99 and self.told_after <= SOON
-        return calm and self.most <= OVER * self.bound and self.others_kept == self.others_had
+    def faults(self) -> list[str]:
+        """What is not as it is to be."""
+        checks = (
+            (self.most > OVER * self.bound, f"there were {self.most:,} dead letters, with a bound of {self.bound:,}"),
+            (
+                self.others_kept < self.others_had,
+                f"others kept {self.others_kept:,} of {self.others_had:,} dead letters",
+            ),
+            (
+                self.flood_p99 > FACTOR * self.before_p99,
+                f"the 99th percentile of a claim was {self.flood_p99:.1f} ms, and {self.before_p99:.1f} ms before",
+            ),
+            (self.told_after > SOON, f"the alert came after {self.told_after:.1f} s"),
+        )
+        return [sentence for bad, sentence in checks if bad]
 
 
 def make(url: str, bound: int) -> App:
@@ -243,7 +254,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(table({store: found[store]}), flush=True)
             keep(given.output, store, facts(given.place or Path(tempfile.gettempdir())), [asdict(found[store])])
     print(table(found))
-    return 0 if all(one.good for one in found.values()) else 1
+    told = [f"{store}: {sentence}" for store, one in found.items() for sentence in one.faults]
+    print("\n".join(told or ["as it is to be"]))
+    return 1 if told else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What janitor, vault and budget cost a drain.
 
 ``python -m benchmarks.studies.keeping`` drains jobs on every store in turns: with nothing that keeps; with janitor,
-vault and budget watch; and with them while as many jobs that ended some minutes before are archived and removed, as in a
-store that has been in use for long. It takes some minutes. ``--jobs`` and ``--rounds`` make it smaller.
+vault and budget watch; and with them while as many jobs that ended some minutes before are archived and removed, as
+in a store that has been in use for long. It takes some minutes. ``--jobs`` and ``--rounds`` make it smaller.
 
 The second drain is to be at least 85 % as fast as the first, by the clock, and by the CPU of worker and server. The
 third says what it costs to archive and remove a job. What of that is not done when the drain is over is done then, and
