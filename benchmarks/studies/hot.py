@@ -70,6 +70,7 @@ class Day:
     rows: int
     bytes: int
     store_bytes: int
+    """0: it was not measured."""
     query_ms: float
     subjects: int
     subject_bytes: float
@@ -181,8 +182,9 @@ def plot(days: Sequence[Day]) -> str:
     for one in days:
         lines.setdefault(f"{one.store}{'' if one.swept else ', not swept'}", []).append(one)
     kept = {name: line for name, line in lines.items() if line[0].swept}
-    tables = {f"{name}, the table alone": line for name, line in kept.items()}
-    sizes = {name: [(one.day, one.store_bytes / 1e6) for one in line] for name, line in lines.items()}
+    whole = {name: line for name, line in lines.items() if line[0].store_bytes}
+    tables = {f"{name}, the table alone": line for name, line in lines.items() if name in kept or name not in whole}
+    sizes = {name: [(one.day, one.store_bytes / 1e6) for one in line] for name, line in whole.items()}
     sizes |= {name: [(one.day, one.bytes / 1e6) for one in line] for name, line in tables.items()}
     times = {name: [(one.day, one.query_ms) for one in line] for name, line in lines.items()}
     subjects = {name: [(one.day, one.subject_bytes) for one in line] for name, line in kept.items()}
@@ -260,7 +262,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.plot is not None:
         lines = [json.loads(line) for line in given.output.read_text("utf-8").splitlines()]
-        days = [Day(**{k: v for k, v in one.items() if k != "kind"}) for one in lines if one["kind"] == "day"]
+        found = [{k: v for k, v in one.items() if k != "kind"} for one in lines if one["kind"] == "day"]
+        days = [Day(**({"store_bytes": 0} | one)) for one in found]
         given.plot.write_text(plot(days), "utf-8")
         return 0
     sizes = (10, 40, 20) if given.quick else (given.days, given.items, given.tracked)
