@@ -69,7 +69,7 @@ def main() -> int:
     parser.add_argument("--hangs", type=int, default=4)
     parser.add_argument("--cuts", type=int, default=10, help="of the power")
     parser.add_argument("--crashes", type=int, default=200, help="at each step of crash_objects")
-    parser.add_argument("--away", type=float, default=60.0, help="seconds, in objects_away")
+    parser.add_argument("--away", type=float, default=60.0, help="seconds, in objects_away and lose_windows")
     parser.add_argument("--processes", type=int, help="default 8; 4 where the server goes or workers are stopped")
     parser.add_argument("--lease", type=float, help="seconds; a slow machine needs long ones")
     parser.add_argument("--tenants", type=int, default=1_000)
@@ -132,7 +132,7 @@ def _scenario(name: str, store: str, given: argparse.Namespace, folder: Path) ->
         case "kill_archivers":
             return kill_archivers.run(folder, deaths=given.kills or 100, seed=given.seed, backend=store)
         case "lose_windows":
-            return lose_windows.run(folder, rounds=given.kills or 10, **few)
+            return lose_windows.run(folder, rounds=given.kills or 10, away=given.away, **few)
         case "passing_errors":
             return passing_errors.run(folder, **common, processes=given.processes or 2)
         case "impatient_callers":

@@ -28,8 +28,9 @@ class Fleet:
         lease: float = LEASE,
         ahead: float = AHEAD,
         witness: bool = False,
+        objects: str = "",
     ) -> None:
-        given = (url, folder, seconds, max_lost, lease, ahead, witness)
+        given = (url, folder, seconds, max_lost, lease, ahead, witness, objects)
         self._command = [sys.executable, "-m", "chaos.worker", *map(str, given)]
         self._errors = folder / "stderr.txt"
         self._rng = rng

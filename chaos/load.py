@@ -22,7 +22,8 @@ WEIGHT = 1_200_000
 class Load:
     """``rate`` jobs a second, for as long as nobody says that it is enough."""
 
-    def __init__(self, app: App, rate: float, *, heavy: bool = False) -> None:
+    def __init__(self, app: App, rate: float, *, heavy: int = 0) -> None:
+        """``heavy``: every batch has one more job, of so many bytes."""
         self._app = app
         self._heavy = heavy
         self._pause = PRODUCERS * CHUNK / rate
@@ -46,7 +47,7 @@ class Load:
         while not self.enough:
             batch = [walk.job(40) if number % LONG == 0 else work.job(number) for number in range(CHUNK)]
             if self._heavy:
-                batch.append(carry.job(random.randbytes(WEIGHT).hex()))
+                batch.append(carry.job(random.randbytes(self._heavy).hex()))
             self.asked |= {job.id for job in batch}
             try:
                 stored = await self._app.client.insert(batch)

@@ -1,14 +1,18 @@
-"""PostgreSQL and Valkey together, under load: Valkey is flushed, killed and stopped, PostgreSQL is killed, and so are
-workers. What Valkey forgets runs again; nothing is lost, and no stale outcome counts."""
+"""PostgreSQL and Valkey together, under load: Valkey is flushed, killed and stopped, PostgreSQL is killed, so are
+workers, and the object store is away for a minute. What Valkey forgets runs again; nothing is lost, and no stale outcome
+counts."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from servers.postgres import Postgres
+from servers.seaweedfs import SeaweedFS
 from servers.valkey import Valkey
 
 from chaos.findings import Findings
@@ -17,12 +21,15 @@ from chaos.jobs import records_of, until_done
 from chaos.ledger import Ledger
 from chaos.load import Load
 from chaos.outcome import Outcome
-from chaos.stores import postgres, valkey
+from chaos.stores import PostgresStore, ValkeyStore, postgres, valkey
 from chaos.worker import LEASE, make_app
 from headrace import Streams
 
-TROUBLES = ("flush", "kill valkey", "hang valkey", "kill postgres", "kill worker")
+EACH_ROUND = {"flush": 1.0, "kill valkey": 2.0, "hang valkey": 0.5, "kill postgres": 1.0, "kill worker": 5.0}
+"""How often each happens, for every round."""
 MAX_LOST = 20
+WEIGHT = 4_500
+"""Bytes of one job in fifty, which go to the object store."""
 
 
 async def run(
@@ -31,58 +38,32 @@ async def run(
     rounds: int,
     processes: int,
     seed: int,
-    rate: int = 500,
+    away: float = 60.0,
+    rate: int = 300,
     seconds: float = 0.01,
     lease: float = LEASE,
-    pause: float = 3.0,
-    budget: float = 900.0,
+    pause: float = 2.5,
+    budget: float = 400.0,
 ) -> Outcome:
-    """Enqueue ``rate`` jobs a second while ``processes`` workers run, and everything above happens ``rounds`` times."""
+    """Enqueue ``rate`` jobs a second while ``processes`` workers run, everything above happens ``rounds`` times, and
+    the object store is gone for ``away`` seconds. ``pause``: seconds between two troubles. ``budget``: how long the
+    jobs that are left may take in the end."""
     rng = random.Random(seed)
-    ledger_folder = folder / "ledger"
-    ledger_folder.mkdir()
-    with postgres(folder) as keeps, valkey(folder, "everysec") as gives:
-        url = Streams(pg=keeps.url, valkey=gives.url, window=500).url
-        app = make_app(url, lease=lease)
-        done: list[str] = []
-        async with app:
-            given = {"size": processes, "seconds": seconds, "rng": rng, "max_lost": MAX_LOST, "lease": lease}
-            fleet = Fleet(url, ledger_folder, **given)
-            load = Load(app, rate)
-            try:
-                began = time.monotonic()
-                async with asyncio.TaskGroup() as group:
-                    producers = load.start(group)
-                    for trouble in rng.sample(TROUBLES * rounds, len(TROUBLES) * rounds):
-                        await asyncio.sleep(pause)
-                        await _make(trouble, keeps.server, gives.server, fleet, rng)
-                        done.append(trouble)
-                    await asyncio.sleep(pause)
-                    load.enough = True
-                    await asyncio.wait(producers)
-                drained = await until_done(app, began + budget)
-            finally:
-                codes = fleet.stop()
-            records = await records_of(app, list(load.acknowledged))
-            windows = (await app.client.backend()).windows
-            consumers = 0 if windows is None else max((one.consumers for one in await windows.look()), default=0)
-        integrity = keeps.integrity()
-    found = Findings(list(load.acknowledged), records, Ledger(ledger_folder), asked=load.asked)
-    reached = found.figures() | {name: done.count(name) for name in TROUBLES} | {
-        "runs beyond one for each job": Ledger(ledger_folder).count("start") - found.jobs,
-        "enqueues that were given up": load.given_up,
-        "consumers in the end": consumers,
-        "integrity": integrity,
-        "drained": drained,
-        "seconds": round(time.monotonic() - began, 1),
-        "exit codes": sorted(set(codes)),
-    }  # fmt: skip
-    said = ((integrity != "ok", f"PostgreSQL's own check says {integrity}"), (not drained, "not all was done in time"))
-    problems = found.problems() + [text for bad, text in said if bad]
+    (folder / "ledger").mkdir()
+    objects = SeaweedFS()
+    try:
+        await asyncio.to_thread(objects.start)
+        with postgres(folder) as keeps, valkey(folder, "everysec") as gives:
+            scene = _Scene(keeps, gives, objects, folder / "ledger", rng)
+            given = {"size": processes, "seconds": seconds, "lease": lease}
+            found, reached = await scene.play(rounds, rate, away, pause, budget, given)
+    finally:
+        objects.close()
+    problems = found.problems() + _said(reached)
     return Outcome(
         scenario="lose_windows",
         backend="streams",
-        asked={"rounds": rounds, "processes": processes, "jobs a second": rate},
+        asked={"rounds": rounds, "processes": processes, "jobs a second": rate, "seconds without objects": away},
         reached=reached,
         ok=not problems,
         seed=seed,
@@ -90,21 +71,107 @@ async def run(
     )
 
 
-async def _make(trouble: str, keeps: Postgres, gives: Valkey, fleet: Fleet, rng: random.Random) -> None:
-    match trouble:
-        case "flush":
-            await asyncio.to_thread(gives.call, "FLUSHALL")
-        case "kill valkey":
-            await asyncio.to_thread(gives.kill)
-            await asyncio.sleep(rng.random() * 2)
-            await asyncio.to_thread(gives.start)
-        case "hang valkey":
-            await asyncio.to_thread(gives.freeze)
-            await asyncio.sleep(2 + 2 * rng.random())
-            gives.thaw()
-        case "kill postgres":
-            await asyncio.to_thread(keeps.kill)
-            await asyncio.sleep(rng.random() * 2)
-            await asyncio.to_thread(keeps.start)
-        case _:
+def _said(reached: dict[str, Any]) -> list[str]:
+    said = (
+        (reached["integrity"] != "ok", f"PostgreSQL's own check says {reached['integrity']}"),
+        (not reached["drained"], "not all was done in time"),
+        (reached["enqueues refused"] > 0, f"{reached['enqueues refused']} enqueues were refused"),
+        (reached["consumers in the end"] > 10, f"{reached['consumers in the end']} consumers stayed"),
+    )
+    return [text for bad, text in said if bad]
+
+
+class _Scene:
+    """Three servers, and what happens to them."""
+
+    def __init__(
+        self, keeps: PostgresStore, gives: ValkeyStore, objects: SeaweedFS, ledger: Path, rng: random.Random
+    ) -> None:
+        self._keeps, self._gives, self._objects = keeps, gives, objects
+        self._ledger = ledger
+        self._rng = rng
+        self.done: Counter[str] = Counter()
+
+    async def play(
+        self, rounds: int, rate: int, away: float, pause: float, budget: float, given: dict[str, Any]
+    ) -> tuple[Findings, dict[str, Any]]:
+        """All of it, and what came of it."""
+        url = Streams(pg=self._keeps.url, valkey=self._gives.url, window=500).url
+        places = {"url": url, "objects": self._objects.url("windows", timeout="2s")}
+        app = make_app(**places, lease=given["lease"])
+        async with app:
+            fleet = Fleet(folder=self._ledger, rng=self._rng, max_lost=MAX_LOST, **places, **given)
+            load = Load(app, rate, heavy=WEIGHT)
+            began = time.monotonic()
+            try:
+                await self._trouble(fleet, load, rounds, away, pause)
+                over = time.monotonic()
+                drained = await until_done(app, over + budget)
+                seconds = round(over - began, 1), round(time.monotonic() - over, 1)
+            finally:
+                codes = fleet.stop()
+            records = await records_of(app, list(load.acknowledged))
+            windows = (await app.client.backend()).windows
+            consumers = 0 if windows is None else max((one.consumers for one in await windows.look()), default=0)
+        ledger = Ledger(self._ledger)
+        found = Findings(list(load.acknowledged), records, ledger, asked=load.asked)
+        return found, found.figures() | {name: self.done[name] for name in (*EACH_ROUND, "objects away")} | {
+            "runs beyond one for each job": ledger.count("start") - found.jobs,
+            "enqueues that were given up": load.given_up,
+            "enqueues refused": len(load.refused),
+            "consumers in the end": consumers,
+            "integrity": self._keeps.integrity(),
+            "drained": drained,
+            "seconds of trouble": seconds[0],
+            "seconds to drain": seconds[1],
+            "exit codes": sorted(set(codes)),
+        }  # fmt: skip
+
+    async def _trouble(self, fleet: Fleet, load: Load, rounds: int, away: float, pause: float) -> None:
+        kills = round(EACH_ROUND["kill worker"] * rounds)
+        others = [
+            name for name, each in EACH_ROUND.items() if name != "kill worker" for _ in range(max(1, int(each * rounds)))
+        ]
+        self._rng.shuffle(others)
+        async with asyncio.TaskGroup() as group:
+            producers = load.start(group)
+            without = group.create_task(self._take_objects_away(away))
+            killing = group.create_task(self._kill_workers(fleet, kills, 2 * pause * len(others) / kills))
+            for trouble in others:
+                await asyncio.sleep(pause)
+                await self._make(trouble, self._keeps.server, self._gives.server)
+                self.done[trouble] += 1
+            await asyncio.wait([without, killing])
+            await asyncio.sleep(pause)
+            load.enough = True
+            await asyncio.wait(producers)
+
+    async def _take_objects_away(self, seconds: float) -> None:
+        await asyncio.sleep(self._rng.random() * seconds)
+        await asyncio.to_thread(self._objects.kill)
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(self._objects.start)
+        self.done["objects away"] += 1
+
+    async def _kill_workers(self, fleet: Fleet, kills: int, pause: float) -> None:
+        for _ in range(kills):
+            await asyncio.sleep(pause * self._rng.random() * 2)
             fleet.kill_one()
+            self.done["kill worker"] += 1
+
+    async def _make(self, trouble: str, keeps: Postgres, gives: Valkey) -> None:
+        match trouble:
+            case "flush":
+                await asyncio.to_thread(gives.call, "FLUSHALL")
+            case "kill valkey":
+                await asyncio.to_thread(gives.kill)
+                await asyncio.sleep(self._rng.random() * 2)
+                await asyncio.to_thread(gives.start)
+            case "hang valkey":
+                await asyncio.to_thread(gives.freeze)
+                await asyncio.sleep(2 + 2 * self._rng.random())
+                gives.thaw()
+            case _:
+                await asyncio.to_thread(keeps.kill)
+                await asyncio.sleep(self._rng.random() * 2)
+                await asyncio.to_thread(keeps.start)

@@ -21,7 +21,7 @@ from chaos.fleet import Fleet
 from chaos.jobs import records_of, until_done
 from chaos.kill_server import at_work
 from chaos.ledger import Ledger, latest
-from chaos.load import Load
+from chaos.load import WEIGHT, Load
 from chaos.outcome import Outcome
 from chaos.stores import PostgresStore, postgres
 from chaos.troubles import SAID, TROUBLES, Server, Trouble
@@ -72,7 +72,7 @@ async def run(
                 lease=lease,
             )  # fmt: skip
             supervisor = _supervise(url, ledger_folder, processes, seconds, lease)
-            load = Load(app, rate, heavy=True)
+            load = Load(app, rate, heavy=WEIGHT)
             try:
                 began = time.monotonic()
                 async with app, asyncio.TaskGroup() as group:

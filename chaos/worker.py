@@ -1,4 +1,5 @@
-"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS MAX_LOST LEASE AHEAD WITNESS``."""
+"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS MAX_LOST LEASE AHEAD WITNESS
+OBJECTS``."""
 
 from __future__ import annotations
 
@@ -40,9 +41,10 @@ def make_app(
     lease: float = LEASE,
     ahead: float = AHEAD,
     witness: bool = False,
+    objects: str = "",
 ) -> App:
     """The app that producers and workers share. Results name the epoch that made them; with ``witness`` the ledger
-    tells of leases too."""
+    tells of leases too. ``objects`` is the URL of an object store for sections of more than a few hundred bytes."""
     worker = {"lease": lease, "reap": lease / 3, "poll": lease / 3, "concurrency": CONCURRENCY, "name": "random"}
     client = connect(
         url,
@@ -50,6 +52,7 @@ def make_app(
         retention=KEEP,
         planner={"ahead": ahead, "every": ahead / 6},
         result_ttl="365d",
+        objects={"url": objects, "parameters": {"over": 500}} if objects else {},
     )
     ledger = LedgerWriter(folder) if folder else None
     if ledger and witness:
@@ -110,9 +113,9 @@ def make_app(
 
 
 def main() -> None:
-    url, folder, seconds, max_lost, lease, ahead, witness = sys.argv[1:]
+    url, folder, seconds, max_lost, lease, ahead, witness, objects = sys.argv[1:]
     lengths = float(lease), float(ahead)
-    make_app(url, Path(folder), float(seconds), int(max_lost), *lengths, witness == "True").run()
+    make_app(url, Path(folder), float(seconds), int(max_lost), *lengths, witness == "True", objects).run()
 
 
 if __name__ == "__main__":
