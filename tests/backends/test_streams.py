@@ -24,5 +24,5 @@ class TestStreams(BackendConformance):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_state_machine(seed: int, tmp_path: Path) -> None:
-    machine = machine_for(stores.connect, durable=True, root=tmp_path, without=frozenset({"policies", "strict_order"}))
+    machine = machine_for(stores.connect, durable=True, root=tmp_path, without=frozenset({"strict_order"}))
     run_machine(machine, seed=seed, examples=10)

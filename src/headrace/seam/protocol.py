@@ -454,8 +454,9 @@ class Backend(Protocol):
         it goes to the first AVAILABLE job of the group by ``(run_at, id)``. A job that arrives or is rescheduled takes
         the call of a later one that is not RUNNING (and, where only one may be called, was never leased). While too
         many are called because ``group_running`` was lowered, those that do not run wait again. All this is part of the
-        step that causes it, and no claim walks over jobs that are not called. If a claim cancels an expired job, the
-        job that is called instead may be left to the next claim; ``next_in`` is then 0.
+        step that causes it, and no claim walks over jobs that are not called. A reap calls none of the expired jobs
+        that it cancels, not even for a moment. If a claim cancels an expired job, the job that is called instead may be
+        left to the next claim; ``next_in`` is then 0.
 
         **Governed queues.** In a queue that is *governed* (see :class:`PolicyStore`) the tenants take turns, and the
         order above holds only within a tenant. A tenant is *awake*, *asleep* or *full*, and has a *count* of the jobs

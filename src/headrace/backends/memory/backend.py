@@ -273,8 +273,7 @@ class MemoryBackend:
             over = [e for e in self.store.running.values() if e.lease_until <= now] if steady else []
             taken = nsmallest(req.limit, over, key=lambda e: (e.lease_until, e.id))
             expired = list(self.store.expired(now, req.limit - len(taken)))
-            for entry in expired:
-                self.store.end(entry, JobState.CANCELLED, "expired")
+            self.store.expire_all(expired)
             return [
                 self._reap(entry, req, now, offset=req.spread * i // len(taken)) for i, entry in enumerate(taken)
             ] + [reaped(entry) for entry in expired]

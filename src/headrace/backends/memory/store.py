@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.agenda import Agenda
@@ -127,6 +127,14 @@ class MemoryStore:
         self.move(entry, state)
         for inbox in self.inboxes.pop(entry.id, ()):
             self.publish(f"inbox:{inbox}", entry.id)
+
+    def expire_all(self, entries: Sequence[Entry]) -> None:
+        """Cancel jobs that have expired. All leave their groups first: none of them is called when another ends."""
+        for entry in entries:
+            if entry.group is not None:
+                self._leave_line(entry)
+        for entry in entries:
+            self.end(entry, JobState.CANCELLED, "expired")
 
     def sweep_away(self, entry: Entry, now: int) -> None:
         """Forget an ended job; its key stays as long as it is held."""

@@ -252,6 +252,19 @@ class GroupTests(ConformanceBase):
         jobs = claimed.jobs or await self.take(store, at=T0 + SECOND)
         assert numbers(jobs) == [2]
 
+    @needs("policies")
+    async def test_jobs_that_expire_together_do_not_call_each_other(self, store: Backend) -> None:
+        """A tenant whose job is called wakes up for it, and then comes before others."""
+        assert store.policies is not None
+        assert await store.policies.save(Policy(queue="q", tenant_running=5), T0)
+        short = {"group": "g", "expires": SECOND}
+        await self.put(store, row(1, tenant="c", **short), row(2, tenant="a", **short))
+        await self.put(store, row(3, tenant="a", delay=20 * SECOND), row(4, tenant="b", delay=15 * SECOND))
+        reaped = await store.reap(Reap(), T0 + 10 * SECOND)
+        assert sorted(one.id for one in reaped) == [job_id(1), job_id(2)]
+        jobs = (await store.claim(Claim("w1", ("q",), 2, LEASE), T0 + 30 * SECOND)).jobs
+        assert numbers(jobs) == [4, 3]
+
     async def test_waiting_jobs_are_counted_whether_called_or_not(self, store: Backend) -> None:
         await self.put(store, *(row(n, group="g") for n in range(3)))
         [queue] = (await store.stats(T0)).queues

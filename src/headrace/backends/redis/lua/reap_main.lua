@@ -42,16 +42,18 @@ local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0,
 local states = ask('HMGET', base .. ':s', ids)
 local begins, ends = last_absence()
 local first, total = tonumber(ARGV[9] or 0), tonumber(ARGV[10] or #ids)
-local expired, done = {}, {}
+local expired, ending, done = {}, {}, {}
 for _, id in ipairs(limit > #ids and call('ZRANGEBYSCORE', base .. ':y', '-inf', number(now), 'LIMIT', 0, limit - #ids) or {}) do
     local j = find(id)
     if j and j.state == AVAILABLE then
         leave(id, j)
-        finish(id, j, CANCELLED, now, 'expired')
-        expired[#expired + 1] = id
+        expired[#expired + 1], ending[#ending + 1] = id, j
     else  -- it cannot be read: the next claim sets it aside
         call('ZREM', base .. ':y', id)
     end
+end
+for i, id in ipairs(expired) do  -- all have left their groups by now: none of them is called when another ends
+    finish(id, ending[i], CANCELLED, now, 'expired')
 end
 
 -- Ends a lease whose job cannot be read.
