@@ -164,6 +164,12 @@ class ReplaceTests(ConformanceBase):
         assert not await self.take(store, at=T0 + 2)
         assert [job.id for job in await self.take(store, at=T0 + MINUTE)] == [job_id(1)]
 
+    async def test_the_next_of_its_group_is_called_in_the_same_step(self, store: Backend) -> None:
+        await self.put(store, row(1, key="k", group="g"), row(2, group="g"))
+        await store.insert([row(3, key="k", delay=MINUTE, replaces=Replaces.TIME)], T0)
+        [queue] = (await store.stats(T0)).queues
+        assert (queue.available, queue.scheduled) == (2, 0)
+
     @needs("policies")
     async def test_jobs_of_governed_queues(self, store: Backend) -> None:
         """Their tenants expect them at their new time, and no depth keeps the row out."""

@@ -636,7 +636,7 @@ BEGIN
             AND k.id = v_owners[array_position(v_losers, n.ordinality::integer)]
         WHERE n.reply_to IS NOT NULL AND k.held_until IS NULL ORDER BY 1, 2
     ) AS w (id, inbox);
-    v_replaced := replace_jobs(p_now, p_losers, p_rows, p_locked || v_fresh);
+    v_replaced := replace_jobs(p_now, p_losers, p_rows, p_locked || v_fresh, p_bound);
     RETURN QUERY
     SELECT
         n.ord::integer,

@@ -32,10 +32,12 @@ END $$;
 
 -- The jobs that have the keys of these rows take on what the rows replace, if they wait and have the same task and
 -- tenant. Returns the numbers of the rows that were taken on. ``p_ours``: jobs that were locked for it, or are new.
-CREATE FUNCTION replace_jobs(p_now bigint, p_losers losers, p_rows job_row[], p_ours uuid[]) RETURNS integer[]
+CREATE FUNCTION replace_jobs(p_now bigint, p_losers losers, p_rows job_row[], p_ours uuid[], p_bound boolean) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_done integer[] := '{}';
+    v_qids integer[] := '{}';
+    v_gids bigint[] := '{}';
     v_grown integer;
     p place;
     r job_row;
@@ -58,7 +60,10 @@ BEGIN
             p.size := p.size + v_grown;
             p.run_at := coalesce(r.run_at, p_now + r.delay);
             PERFORM enter_place(p_now, p, p.state, coalesce(p.lane, 0) >= 0);
-            INSERT INTO looks (qid, gid) SELECT p.qid, p.gid WHERE p.gid IS NOT NULL;
+            IF p.gid IS NOT NULL THEN
+                v_qids := v_qids || p.qid;
+                v_gids := v_gids || p.gid;
+            END IF;
         ELSIF p.state = 0 THEN
             UPDATE ready AS y SET size = y.size + v_grown WHERE y.id = p.id;  -- ready_pkey
         ELSE
@@ -66,6 +71,11 @@ BEGIN
         END IF;
         v_done := v_done || p_losers.ords[i];
     END LOOP;
+    IF p_bound THEN
+        INSERT INTO looks (qid, gid) SELECT DISTINCT n.* FROM unnest(v_qids, v_gids) AS n;
+    ELSIF v_gids <> '{}' THEN
+        PERFORM call_groups(v_qids, v_gids);
+    END IF;
     RETURN v_done;
 END $$;
 
