@@ -87,11 +87,14 @@ class WorkingRules(MachineBase):
 
     def _clear_expired(self) -> None:
         """It is up to the store whether a claim meets an expired job that is not called, or whose tenant it does not
-        visit, and what then becomes of the next one in the group."""
+        visit, and what then becomes of the next one in the group. They go one by one, as it is also up to the store
+        whether jobs that one change ends call each other for a moment, and so wake their tenants."""
         expired = [record for record in laws.due(self.world) if laws.expired(record, self.now)]
         ids = [record.id for record in expired if self.world.bound(record) or not self.strict]
+        for job_id in ids:
+            one = Selector(ids=[job_id])
+            self.twins.ask(lambda backend, one=one: backend.alter(one, Cancel("expired"), self.now))  # type: ignore[misc]
         if ids:
-            self.twins.ask(lambda backend: backend.alter(Selector(ids=ids), Cancel("expired"), self.now))
             self.look()
 
     def _note_claimed(self, req: Claim, claimed: Claimed) -> None:
