@@ -1,6 +1,6 @@
 """PostgreSQL and Valkey together, under load: Valkey is flushed, killed and stopped, PostgreSQL is killed, so are
-workers, and the object store is away for a minute. What Valkey forgets runs again; nothing is lost, and no stale outcome
-counts."""
+workers, and the object store is away for a minute. What Valkey forgets runs again; nothing is lost, and no stale
+outcome counts."""
 
 from __future__ import annotations
 
@@ -129,9 +129,8 @@ class _Scene:
 
     async def _trouble(self, fleet: Fleet, load: Load, rounds: int, away: float, pause: float) -> None:
         kills = round(EACH_ROUND["kill worker"] * rounds)
-        others = [
-            name for name, each in EACH_ROUND.items() if name != "kill worker" for _ in range(max(1, int(each * rounds)))
-        ]
+        each_round = [(name, each) for name, each in EACH_ROUND.items() if name != "kill worker"]
+        others = [name for name, each in each_round for _ in range(max(1, int(each * rounds)))]
         self._rng.shuffle(others)
         async with asyncio.TaskGroup() as group:
             producers = load.start(group)

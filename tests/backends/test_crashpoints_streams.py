@@ -2,12 +2,14 @@
 them out.
 
 Between the two servers more can be left undone than in one: what is told to Valkey after a commit, and a window that is
-being fed. So there are both deaths: a milder one, whose process still ends what it had begun, and kill -9.
+being fed. So there are three deaths: a milder one, whose process still ends what it had begun; kill -9; and kill
+-9 while Valkey loses its memory.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,16 +37,25 @@ def connect(place: Path) -> StreamsBackend:
 
 
 def blank() -> None:
+    """Both servers."""
     postgres.stores.blank()
+    flush()
+
+
+def flush() -> None:
+    """Valkey forgets every window and every delivery."""
     valkey.server().call("FLUSHALL")
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("forget", [None, flush], ids=["valkey stays", "valkey is flushed"])
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_a_kill_loses_and_doubles_nothing(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kill_loses_and_doubles_nothing(
+    part: int, forget: Callable[[], None] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(KEEPS, postgres.server().url())
     monkeypatch.setenv(GIVES, valkey.server().url())
     blank()
     for point, place in kill_everywhere(f"{__name__}:connect", tmp_path, points=crash_points()[part::PARTS]):
-        await check_kill(connect, place, point)
+        await check_kill(connect, place, point, forget)
         blank()

@@ -19,10 +19,13 @@ _LIVE = frozenset((JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED))
 Books = dict[JobId, Record]
 
 
-async def check_recovery(flow: Flow, backend: Backend, ledger: Ledger) -> None:
-    """Another process finds the store as the crash left it, goes on as the contract says, and all is well."""
+async def check_recovery(flow: Flow, backend: Backend, ledger: Ledger, *, forgot: bool = False) -> None:
+    """Another process finds the store as the crash left it, goes on as the contract says, and all is well. ``forgot``:
+    leases that only a memory knew are gone with it. They end without a loss, and what was done under them is stale."""
     actor = Actor(Interrupted(backend, ledger), ledger, "w2", flow.handler, ledger.now)
     books = await _books(actor)
+    if forgot:
+        _void(books, ledger)
     _check_together(flow, books)
     await flow.after(actor)
     await _take_what_is_free(actor)
@@ -53,6 +56,17 @@ async def _books(actor: Actor) -> Books:
     records = await actor.store.fetch(ids, _EVERYTHING, actor.now)
     assert None not in records, "a scan found a job that a fetch does not"
     return {record.id: record for record in records if record is not None}
+
+
+def _void(books: Books, ledger: Ledger) -> None:
+    """Leases that were neither settled nor lost, and that the store does not know any more, are over."""
+    ended = ledger.count("settled") + ledger.count("lost")
+    granted = ledger.of_kind("granted")
+    for last in {event.id: event for event in granted}.values():
+        record = books.get(last.id)
+        is_open = sum(event.id == last.id for event in granted) > ended[last.id]
+        if is_open and (record is None or record.state is not JobState.RUNNING or record.epoch != last.epoch):
+            ledger.write(Event("voided", last.id, last.epoch, last.holder))
 
 
 def _check_together(flow: Flow, books: Books) -> None:
@@ -95,11 +109,13 @@ def _check_ends(flow: Flow, books: Books, ledger: Ledger) -> None:
 
 def _check_leases(books: Books, ledger: Ledger) -> None:
     """I4, I6: each lease ended once, by its holder or by a reap; no run without a lease."""
-    granted, settled, lost = (ledger.count(kind) for kind in ("granted", "settled", "lost"))
+    granted, settled = ledger.count("granted"), ledger.count("settled")
+    lost = ledger.count("lost") + ledger.count("voided")
+    voided = {(event.id, event.epoch) for event in ledger.of_kind("voided")}
     leases = Counter((event.id, event.epoch) for event in ledger.of_kind("granted"))
     assert not leases or max(leases.values()) == 1, "one epoch was given out twice"
     for job_id, record in books.items():
-        last = max((epoch for leased, epoch in leases if leased == job_id), default=0)
+        last = max((epoch for leased, epoch in leases.keys() - voided if leased == job_id), default=0)
         assert record.epoch == last, f"last leased under epoch {last}, but has epoch {record.epoch}"
     for job_id in granted:
         assert granted[job_id] == settled[job_id] + lost[job_id], "a lease ended twice, or never"

@@ -64,7 +64,7 @@ class Ledger:
             if event.kind == "asked":
                 yield from sorted(told, key=lambda fact: fact.kind == "granted")
                 told = []
-            elif event.kind in ("granted", "settled", "lost"):
+            elif event.kind in ("granted", "settled", "lost", "voided"):
                 told.append(event)
 
     def count(self, kind: str) -> Counter[JobId]:

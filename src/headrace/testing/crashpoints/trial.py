@@ -66,11 +66,15 @@ def kill_everywhere(
             yield point, root / str(numbers[point])
 
 
-async def check_kill(connect: Connect, place: Path, point: CrashPoint) -> None:
-    """Open what a killed process left, recover, check."""
+async def check_kill(
+    connect: Connect, place: Path, point: CrashPoint, forget: Callable[[], object] | None = None
+) -> None:
+    """Open what a killed process left, recover, check. ``forget``: what keeps leases in memory loses them first."""
+    if forget is not None:
+        forget()
     backend = connect(place / "store")
     await backend.open()
     try:
-        await check_recovery(flow_of(point), backend, Ledger.load(place / "ledger"))
+        await check_recovery(flow_of(point), backend, Ledger.load(place / "ledger"), forgot=forget is not None)
     finally:
         await backend.close()
