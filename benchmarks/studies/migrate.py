@@ -1,8 +1,9 @@
 """A store moves to another one under load: how long it takes, what producers feel, and that nothing is lost or doubled.
 
-``python -m benchmarks.studies.migrate`` moves 200,000 waiting jobs from SQLite to PostgreSQL and back while producers
-enqueue and workers run jobs; the mover is a process of its own, and is killed every few seconds. ``--jobs 2000`` is a
-small run. Every job runs once: the figures say how many did not.
+``python -m benchmarks.studies.migrate`` moves 200,000 jobs (delayed, with keys, in groups, dead letters) and schedules
+from SQLite to PostgreSQL, on to PostgreSQL with Valkey, and back to SQLite; then others from Valkey to PostgreSQL.
+Producers and workers never stop. The mover is a process of its own, and is killed again and again. On the first way, a
+tenth of the jobs is rolled back from every phase before. ``--jobs 2000`` is a small run. The last line is a verdict.
 """
 
 from __future__ import annotations
@@ -10,116 +11,75 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
+from msgspec import Struct
 from servers.postgres import Postgres
+from servers.valkey import Valkey
 
 from benchmarks.machine import facts
 from benchmarks.results import HOME
+from benchmarks.studies.migrate_load import SCHEDULES, Load
+from headrace import Streams
 from headrace.api.connection import open_backend
-from headrace.core.clock import SystemClock
-from headrace.core.ids import IdMaker, seeded_by_system
-from headrace.errors import Unavailable
 from headrace.routing import parity, passage
 from headrace.routing.moving import Moving
-from headrace.seam import records as r
-from headrace.types import JobState
 
 OUTPUT = HOME / "migrate.jsonl"
-_BATCH = 500
 _KILLED_AFTER = 4.0
-"""Seconds that a mover lives."""
-_QUEUE = "q"
+"""Seconds that the first mover lives; each has a second more than the one before."""
+_CALM = 5.0
+_SLOWER = 3.0
+"""By how much producers may become slower, at the 99th percentile."""
+_PHASES = ("shadow", "dual", "cutover", "moved")
 
 
-class Load:
-    """Producers and workers, and what they did."""
+class Way(Struct, frozen=True):
+    """From one store to another."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._new_id = IdMaker(SystemClock(), seeded_by_system()).new
-        self.enqueued: set[bytes] = set()
-        self.runs: Counter[bytes] = Counter()
-        self.latencies: list[float] = []
-        self.producing = self.working = True
+    name: str
+    old: str
+    new: str
 
-    async def opened(self) -> Moving:
-        store = open_backend(self._url)
-        assert isinstance(store, Moving)
-        await store.open()
-        return store
-
-    def rows(self, count: int, delay: int = 0) -> list[r.Row]:
-        return [
-            r.Row(id=self._new_id(), queue=_QUEUE, task="t", cells={"parameters": b"x" * 200}, delay=delay)
-            for _ in range(count)
-        ]
-
-    async def fill(self, store: Moving, jobs: int) -> None:
-        """Jobs that wait for long."""
-        for first in range(0, jobs, _BATCH):
-            rows = self.rows(min(_BATCH, jobs - first), 3_600_000_000)
-            await store.insert(rows)
-
-    async def produce(self) -> None:
-        store = await self.opened()
-        while self.producing:
-            rows = self.rows(1)
-            began = time.perf_counter()
-            await _patiently(store, lambda store, rows=rows: store.insert(rows))  # type: ignore[misc]
-            self.latencies.append(time.perf_counter() - began)
-            self.enqueued |= {row.id for row in rows}
-            await asyncio.sleep(0.005)
-        await store.close()
-
-    async def work(self, holder: str) -> None:
-        store = await self.opened()
-        while self.working:
-            req = r.Claim(holder, (_QUEUE,), 20, 60_000_000)
-            jobs = (await _patiently(store, lambda store, req=req: store.claim(req))).jobs  # type: ignore[misc]
-            self.runs.update(job.id for job in jobs)
-            done = [r.Settlement(job.id, job.epoch, holder, JobState.COMPLETED) for job in jobs]
-            await _patiently(store, lambda store, done=done: store.finish(done))  # type: ignore[misc]
-            await _patiently(store, lambda store: store.reap(r.Reap(max_lost=100)))
-            await asyncio.sleep(0.01)
-        await store.close()
-
-    def felt(self) -> dict[str, float]:
-        """What producers felt since the last look, in milliseconds."""
-        some, self.latencies = sorted(self.latencies), []
-        return {
-            "p50": 1e3 * statistics.median(some),
-            "p99": 1e3 * some[int(0.99 * (len(some) - 1))],
-            "calls": len(some),
-        }
-
-
-async def _patiently(store: Moving, call):  # type: ignore[no-untyped-def]
-    while True:
-        try:
-            return await call(store)
-        except Unavailable:
-            await asyncio.sleep(0.05)
+    @property
+    def url(self) -> str:
+        return f"{self.old} -> {self.new}"
 
 
 async def _headrace(*words: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, "-m", "headrace", *words, stderr=subprocess.DEVNULL)
 
 
-async def _move(url: str, command: str, until: str | None) -> tuple[float, int]:
-    """Run the command, and kill it again and again, until the transfer is in that phase (None: there is none): how long
-    that took, and how often it was killed."""
-    began, kills = time.perf_counter(), 0
-    store = open_backend(url)
+async def _command(way: Way, *words: str) -> None:
+    process = await _headrace("transfer", *words, "--url", way.url)
+    if await process.wait():
+        raise RuntimeError(f"transfer {' '.join(words)} ended with {process.returncode}")
+
+
+async def _opened(way: Way) -> Moving:
+    store = open_backend(way.url)
     assert isinstance(store, Moving)
     await store.open()
-    while True:
-        process = await _headrace("transfer", command, "--yes", "--url", url)
+    return store
+
+
+async def _phase(store: Moving) -> str | None:
+    transfer = await passage.read(store.old)
+    return None if transfer is None else transfer.phase.value
+
+
+async def _move(way: Way, store: Moving, command: str, until: str | None) -> int:
+    """Run the command, and kill it again and again, until the transfer is in that phase (None: there is none): how
+    often it was killed."""
+    kills = 0
+    while await _phase(store) != until:
+        process = await _headrace("transfer", command, "--yes", "--url", way.url)
         try:
             async with asyncio.timeout(_KILLED_AFTER + kills):
                 await process.wait()
@@ -127,61 +87,164 @@ async def _move(url: str, command: str, until: str | None) -> tuple[float, int]:
             process.kill()
             await process.wait()
             kills += 1
-        transfer = await passage.read(store.old)
-        if (None if transfer is None else transfer.phase.value) == until:
-            await store.close()
-            return time.perf_counter() - began, kills
+    return kills
 
 
-async def run(jobs: int, url: str) -> dict[str, object]:
-    """One journey there and back."""
-    load = Load(url)
-    store = await load.opened()
+async def _verify(store: Moving) -> dict[str, int]:
+    transfer = await passage.read(store.old)
+    assert transfer is not None
+    verdict = await parity.verify(store, transfer)
+    return {"moved": verdict.arrived, "lost": verdict.lost, "doubled": verdict.doubled}
+
+
+async def roll_back(way: Way, jobs: int) -> dict[str, Any]:
+    """Begin to move, and go back, from every phase."""
+    load, found = Load(), {}
+    store = await _opened(way)
     await load.fill(store, jobs)
-    found: dict[str, object] = {"jobs": jobs}
-    async with asyncio.TaskGroup() as group:
-        made = [group.create_task(load.produce()) for _ in range(2)]
-        working = [group.create_task(load.work(f"w{n}")) for n in range(2)]
-        await asyncio.sleep(5)
-        found["before"] = load.felt()
-        await (await _headrace("transfer", "start", "--url", url)).wait()
-        for command, until in (("cutover", "moved"), ("rollback", None)):
-            seconds, kills = await _move(url, command, until)
-            found[command] = {"seconds": seconds, "kills": kills, "producers": load.felt()}
-            if (transfer := await passage.read(store.old)) is not None:
-                verdict = await parity.verify(store, transfer)
-                found["verdict"] = {"moved": verdict.arrived, "lost": verdict.lost, "doubled": verdict.doubled}
-        load.producing = False
-        await asyncio.gather(*made)
-        async with asyncio.timeout(300):
-            while load.enqueued - load.runs.keys():
-                await asyncio.sleep(0.1)
-        load.working = False
-        await asyncio.gather(*working)
-    left = sum(queue.scheduled for queue in (await store.stats()).queues)
-    found["ran"] = len(load.runs)
-    found["ran_twice"] = sum(count > 1 for count in load.runs.values())
-    found["never_ran"] = len(load.enqueued - load.runs.keys())
-    found["waiting"] = left
+    before = await load.held(store, jobs)
+    load.start(way.url)
+    for phase in _PHASES:
+        await _command(way, "start", *(["--dual"] if phase == "dual" else []))
+        if phase == "cutover":
+            process = await _headrace("transfer", "cutover", "--yes", "--url", way.url)
+            async with asyncio.timeout(60):
+                while await _phase(store) not in ("cutover", "moved"):
+                    await asyncio.sleep(0.02)
+            process.kill()
+            await process.wait()
+        elif phase == "moved":
+            await _move(way, store, "cutover", "moved")
+        reached = await _phase(store)
+        kills = await _move(way, store, "rollback", None)
+        load.failed()
+        found[phase] = {"from": reached, "kills": kills, "same": await load.held(store, jobs) == before}
+    await load.stop()
     await store.close()
+    return _shown({"way": f"{way.name}, and back", "jobs": jobs, "phases": found} | _runs(load))
+
+
+def _shown(one: dict[str, Any]) -> dict[str, Any]:
+    print(json.dumps(one), flush=True)
+    return one
+
+
+def _runs(load: Load) -> dict[str, Any]:
+    return {
+        "ran": len(load.runs),
+        "ran_twice": sum(count > 1 for count in load.runs.values()),
+        "never_ran": len(load.enqueued - load.runs.keys()),
+    }
+
+
+async def travel(ways: list[Way], jobs: int) -> list[dict[str, Any]]:
+    """Move all jobs along these ways, while the same producers and workers go on."""
+    load, found = Load(), []
+    first = await _opened(ways[0])
+    await load.fill(first, jobs)
+    before = await load.held(first, jobs)
+    await first.close()
+    for number, way in enumerate(ways):
+        if number:
+            load.go_to(way.url)
+        else:
+            load.start(way.url)
+        store = await _opened(way)
+        await asyncio.sleep(_CALM)
+        load.felt()
+        await asyncio.sleep(_CALM)
+        calm, began = load.felt(), time.perf_counter()
+        await _command(way, "start", "--dual")
+        await asyncio.sleep(_CALM)
+        copying = load.felt()
+        kills = await _move(way, store, "cutover", "moved")
+        moving, verdict = load.felt(), await _verify(store)
+        load.failed()
+        await _command(way, "finish", "--yes")
+        same = await load.held(store, jobs) == before
+        seconds = round(time.perf_counter() - began, 1)
+        found.append(_shown({
+            "way": way.name, "jobs": jobs, "seconds": seconds, "kills": kills, "verdict": verdict, "same": same,
+            "producers": {"before": calm, "with copies": copying, "while jobs move": moving},
+        }))  # fmt: skip
+        await store.close()
+    load.go_to(ways[-1].new)
+    await load.stop()
+    found[-1] |= _runs(load)
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def problems(found: dict[str, Any]) -> list[str]:
+    """What is not as it must be."""
+    name, said = found["way"], []
+    verdict = found.get("verdict", {})
+    for bad in ("lost", "doubled"):
+        if verdict.get(bad):
+            said.append(f"{name}: {verdict[bad]} jobs {bad}")
+    said += [f"{name}: {found[bad]} jobs {bad}" for bad in ("ran_twice", "never_ran") if found.get(bad)]
+    if not found.get("same", True):
+        said.append(f"{name}: another number of jobs, dead letters, schedules or keys than before")
+    if verdict and verdict["moved"] < found["jobs"] - SCHEDULES:
+        said.append(f"{name}: only {verdict['moved']} jobs moved")
+    for phase, one in found.get("phases", {}).items():
+        if not one["same"]:
+            said.append(f"{name}: something is not as it was before the way back from {phase}")
+    if felt := found.get("producers"):
+        base = felt["before"]["p99"]
+        said += [
+            f"{name}: producers' p99 is {one['p99']} ms {when}, {one['p99'] / base:.1f} times as much as before"
+            for when, one in felt.items()
+            if one["p99"] > _SLOWER * base
+        ]
+    return said
+
+
+@contextmanager
+def _stores(place: str) -> Iterator[tuple[list[Way], Way, Way]]:
+    """The long way, the short one, and one to go back from."""
+    with ExitStack() as stack:
+        servers: list[Postgres | Valkey] = [Postgres(None), Postgres(None), Valkey(), Valkey()]
+        for server in servers:
+            stack.callback(server.close)
+            server.start()
+        plain, under, gives, leaves = servers
+        first, last = f"sqlite:///{place}/first.db", f"sqlite:///{place}/last.db"
+        composed = Streams(pg=under.url(), valkey=gives.url()).url
+        with_schema = [f"{plain.url()}?schema={name}" for name in ("long", "short", "back")]
+        long = [
+            Way("SQLite to PostgreSQL", first, with_schema[0]),
+            Way("PostgreSQL to Streams", with_schema[0], composed),
+            Way("Streams to SQLite", composed, last),
+        ]
+        short = Way("Valkey to PostgreSQL", leaves.url(), with_schema[1])
+        yield long, short, Way("SQLite to PostgreSQL", f"sqlite:///{place}/back.db", with_schema[2])
+
+
+async def run(jobs: int, place: str) -> list[dict[str, Any]]:
+    """All of it."""
+    with _stores(place) as (long, short, back):
+        found = [await roll_back(back, max(500, jobs // 10))]
+        found += await travel(long, jobs)
+        return found + await travel([short], jobs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.studies.migrate", description=__doc__)
     parser.add_argument("--jobs", type=int, default=200_000)
-    options = parser.parse_args()
+    parser.add_argument("--rewrite", action="store_true", help="the results file begins with this run")
+    given = parser.parse_args()
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as place:
-        server = Postgres(None)
-        server.start()
-        try:
-            found = asyncio.run(run(options.jobs, f"sqlite:///{place}/jobs.db -> {server.url()}"))
-        finally:
-            server.close()
-    print(json.dumps(found, indent=2))
-    with OUTPUT.open("a") as file:
-        file.write(json.dumps({"machine": facts(), **found}) + "\n")
+        found = asyncio.run(run(given.jobs, place))
+        machine = facts()
+    said = [text for one in found for text in problems(one)]
+    lines = [{"kind": "run", "machine": machine, "seconds": round(time.perf_counter() - began), "problems": said}]
+    lines += [{"kind": "way", **one} for one in found]
+    with OUTPUT.open("w" if given.rewrite else "a") as file:
+        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    print("\n".join(said or ["lost 0, doubled 0, rolled back from every phase, producers as they should be"]))
+    return 1 if said else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

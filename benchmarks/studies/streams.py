@@ -1,9 +1,10 @@
 """PostgreSQL and Valkey together, beside PostgreSQL alone: what a job costs, how fast it is picked up and drained; and
-what becomes of windows when Valkey is flushed.
+what becomes of windows when Valkey is flushed. In the end it says which goals are reached.
 
 ``python -m benchmarks.studies.streams`` takes some minutes; ``--depth 1000000`` much longer; ``--quick`` a few seconds,
-which says little. WAL is exact, without full page writes. CPU time counts all processes of PostgreSQL; a busy machine
-changes it less than seconds on the clock.
+which says little. WAL is exact, without full page writes. CPU time counts all processes of a server; a busy machine
+changes it less than seconds on the clock. There are small jobs, jobs of the reference load (4.5 KB), and the latter as
+a store sees them when their sections are in an object store: a reference in the place of each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from servers.postgres import Postgres
 from servers.valkey import Valkey
 
 from benchmarks.machine import facts
+from benchmarks.payload import REFERENCE, SMALL
 from benchmarks.results import HOME, aligned, shown
 from headrace import Streams
 from headrace.api.connection import open_backend
@@ -36,6 +38,15 @@ from headrace.types import JobState
 
 OUTPUT = HOME / "streams.jsonl"
 WAYS = ("postgres", "streams")
+KINDS = ("small", "reference", "objects")
+"""200 bytes; 4.5 KB in four sections; a reference for each of these."""
+_REFERENCE_BYTES = 25
+_MEASURED = 20_000
+"""Of jobs that wait, at most so many are drained."""
+GOALS = {"wal": 0.6, "cpu": 0.6, "drained": 1.3}
+"""Beside the plain store: bytes of WAL and CPU time at most, jobs drained a second at least."""
+PICKUP, REBUILT, CONSUMERS = 2.0, 60.0, 10
+"""Milliseconds; seconds; those that stay, at most."""
 _LEASE = 30_000_000
 _BATCH = 100
 _IDS = IdMaker(SystemClock(), seeded_by_system())
@@ -46,7 +57,6 @@ class Plan:
     """How much is measured."""
 
     depth: int = 10_000
-    size: int = 200
     pickups: int = 200
     restarts: int = 500
     times: int = 3
@@ -60,13 +70,20 @@ class Cell:
     """One way to keep jobs; per job, medians: bytes of WAL, microseconds of PostgreSQL's CPU, jobs a second."""
 
     way: str
+    kind: str
     depth: int
-    wal: float
+    wal_stored: float
+    wal_run: float
     cpu: float
+    valkey_cpu: float
     stored: float
     drained: float
     pickup: float
     """Milliseconds from the answer to an enqueue to the job, while a worker waits for it; median."""
+
+    @property
+    def wal(self) -> float:
+        return self.wal_stored + self.wal_run
 
 
 @dataclass(frozen=True)
@@ -77,7 +94,7 @@ class Window:
     rebuilt: float
     """Seconds from a flush to a window that is full again."""
     memory: int
-    """Bytes that Valkey uses more than when it was empty."""
+    """Bytes that Valkey uses more than when it was empty: for a window of 10,000 jobs, however many wait."""
     consumers: int
     """After so many workers came, worked and went."""
 
@@ -111,6 +128,11 @@ class Bench:
         ticks = sum(_ticks(child, reaped=False) for child in children) + _ticks(str(pid), reaped=True)
         return ticks / os.sysconf("SC_CLK_TCK")
 
+    def valkey_cpu(self) -> float:
+        """Seconds that Valkey has used."""
+        told = self.valkey.info("cpu")
+        return float(told["used_cpu_sys"]) + float(told["used_cpu_user"])
+
     def memory(self) -> int:
         """Bytes that Valkey uses."""
         lines = self.valkey.call("INFO", "memory").decode().splitlines()
@@ -125,24 +147,31 @@ def _ticks(pid: str, *, reaped: bool) -> int:
     return sum(map(int, fields[11 : 15 if reaped else 13]))
 
 
-def _row(size: int) -> Row:
-    return Row(id=_IDS.new(), queue="q", task="app.task", cells={"parameters": os.urandom(size)})
+def _row(kind: str) -> Row:
+    sizes = REFERENCE if kind == "reference" else dict.fromkeys(REFERENCE, _REFERENCE_BYTES)
+    sizes = {"parameters": SMALL} if kind == "small" else sizes
+    return Row(id=_IDS.new(), queue="q", task="app.task", cells={name: os.urandom(n) for name, n in sizes.items()})
 
 
-async def _store(backend: Backend, jobs: int, size: int) -> None:
+async def _store(backend: Backend, jobs: int, kind: str) -> None:
     for start in range(0, jobs, _BATCH):
-        await backend.insert([_row(size) for _ in range(min(_BATCH, jobs - start))])
+        await backend.insert([_row(kind) for _ in range(min(_BATCH, jobs - start))])
 
 
 async def _drain(backend: Backend, jobs: int, holders: int = 2) -> None:
     left = jobs
+    asked = jobs
 
     async def work(holder: str) -> None:
         nonlocal left
         done: list[Settlement] = []
         assert backend.finish_and_claim is not None
+        nonlocal asked
         while left > 0:
-            states, claimed = await backend.finish_and_claim(done, Claim(holder, ("q",), _BATCH, _LEASE))
+            wanted = min(_BATCH, asked)
+            asked -= wanted
+            states, claimed = await backend.finish_and_claim(done, Claim(holder, ("q",), wanted, _LEASE))
+            asked += wanted - len(claimed.jobs)
             left -= sum(state is not None for state in states)
             done = [Settlement(job.id, job.epoch, holder, JobState.COMPLETED) for job in claimed.jobs]
             if not done and left > 0:
@@ -151,7 +180,7 @@ async def _drain(backend: Backend, jobs: int, holders: int = 2) -> None:
     await asyncio.gather(*(work(f"w{number}") for number in range(holders)))
 
 
-async def _pickups(backend: Backend, other: Backend, times: int, size: int) -> list[float]:
+async def _pickups(backend: Backend, other: Backend, times: int, kind: str) -> list[float]:
     """A worker waits for hints, as idle workers do."""
     found: list[float] = []
     assert backend.hints is not None
@@ -160,7 +189,7 @@ async def _pickups(backend: Backend, other: Backend, times: int, size: int) -> l
         for _ in range(times):
             heard = asyncio.ensure_future(anext(hints))
             await asyncio.sleep(0.15)
-            await other.insert([_row(size)])
+            await other.insert([_row(kind)])
             began = time.perf_counter()
             while not (jobs := (await backend.claim(Claim("idle", ("q",), 1, _LEASE))).jobs if heard.done() else []):
                 await asyncio.wait([heard], timeout=0.5)
@@ -173,34 +202,42 @@ async def _pickups(backend: Backend, other: Backend, times: int, size: int) -> l
     return found
 
 
-async def compare(bench: Bench, plan: Plan) -> list[Cell]:
+async def compare(bench: Bench, plan: Plan, kind: str) -> list[Cell]:
     """Both ways in turns."""
     rounds: dict[str, list[tuple[float, ...]]] = {way: [] for way in WAYS}
     for _ in range(plan.times):
         for way in WAYS:
-            backend = open_backend(bench.url(way))
-            other = backend.sibling()
-            await backend.open()
-            await other.open()
-            try:
-                await _store(backend, 1, plan.size)
-                await _drain(backend, 1)
-                wal, cpu, began = bench.wal(), bench.cpu(), time.perf_counter()
-                await _store(backend, plan.depth, plan.size)
-                between = time.perf_counter()
-                await _drain(backend, plan.depth)
-                ended = time.perf_counter()
-                spent = (bench.wal() - wal) / plan.depth, (bench.cpu() - cpu) / plan.depth * 1e6
-                pickups = await _pickups(backend, other, plan.pickups, plan.size)
-                rates = plan.depth / (between - began), plan.depth / (ended - between)
-                rounds[way].append((*spent, *rates, statistics.median(pickups) if pickups else float("nan")))
-            finally:
-                await other.close()
-                await backend.close()
+            rounds[way].append(await _measure(bench, plan, way, kind))
     return [
-        Cell(way, plan.depth, *[statistics.median(part) for part in zip(*found, strict=True)])
+        Cell(way, kind, plan.depth, *[statistics.median(part) for part in zip(*found, strict=True)])
         for way, found in rounds.items()
     ]
+
+
+async def _measure(bench: Bench, plan: Plan, way: str, kind: str) -> tuple[float, ...]:
+    backend = open_backend(bench.url(way))
+    other = backend.sibling()
+    await backend.open()
+    await other.open()
+    drained = min(plan.depth, _MEASURED)
+    try:
+        await _store(backend, 1, kind)
+        await _drain(backend, 1)
+        first = bench.wal(), bench.cpu(), bench.valkey_cpu(), time.perf_counter()
+        await _store(backend, plan.depth, kind)
+        stored = bench.wal(), bench.cpu(), bench.valkey_cpu(), time.perf_counter()
+        await _drain(backend, drained)
+        last = bench.wal(), bench.cpu(), bench.valkey_cpu(), time.perf_counter()
+        to_store = [(after - before) / plan.depth for before, after in zip(first, stored, strict=True)]
+        to_run = [(after - before) / drained for before, after in zip(stored, last, strict=True)]
+        await _drain(backend, plan.depth - drained) if plan.depth <= 10 * _MEASURED else None
+        pickups = await _pickups(backend, other, plan.pickups, kind) if plan.depth <= 10 * _MEASURED else []
+    finally:
+        await other.close()
+        await backend.close()
+    cpu, valkey_cpu = ((to_store[i] + to_run[i]) * 1e6 for i in (1, 2))
+    pickup = statistics.median(pickups) if pickups else float("nan")
+    return to_store[0], to_run[0], cpu, valkey_cpu, 1 / to_store[3], 1 / to_run[3], pickup
 
 
 async def windows(bench: Bench, plan: Plan) -> Window:
@@ -209,7 +246,7 @@ async def windows(bench: Bench, plan: Plan) -> Window:
     empty = bench.memory()
     await backend.open()
     try:
-        await _store(backend, plan.depth, plan.size)
+        await _store(backend, plan.depth, "small")
         assert backend.windows is not None
         bench.valkey.call("FLUSHALL")
         began = time.perf_counter()
@@ -233,39 +270,76 @@ async def windows(bench: Bench, plan: Plan) -> Window:
 
 def table(cells: Sequence[Cell], window: Window) -> str:
     """The figures for people."""
-    rows: list[Sequence[str]] = [("way", "depth", "WAL B/job", "CPU us/job", "stored/s", "drained/s", "pick-up ms")]
-    rows += [(c.way, f"{c.depth:,}", *(shown(n) for n in (c.wal, c.cpu, c.stored, c.drained, c.pickup))) for c in cells]
+    heads = ("WAL B/job", "to run", "CPU us/job", "Valkey us", "stored/s", "drained/s", "pick-up ms")
+    rows: list[Sequence[str]] = [("way", "jobs", "depth", *heads)]
+    for c in cells:
+        figures = (c.wal, c.wal_run, c.cpu, c.valkey_cpu, c.stored, c.drained, c.pickup)
+        rows.append((c.way, c.kind, f"{c.depth:,}", *map(shown, figures)))
     said = f"after a flush beside {window.depth:,} jobs: full again in {shown(window.rebuilt)} s, "
     said += f"{window.memory:,} B in Valkey; {window.consumers} consumers after the restarts"
     return "\n".join([*aligned(rows), said])
+
+
+def verdict(cells: Sequence[Cell], window: Window) -> list[str]:
+    """Goal by goal, whether it is reached."""
+    said = []
+    for plain, ours in zip(cells[::2], cells[1::2], strict=True):
+        beside = f"{ours.kind} jobs, {ours.depth:,} deep"
+        for name, goal in GOALS.items():
+            share = getattr(ours, name) / getattr(plain, name)
+            good = share >= goal if name == "drained" else share <= goal
+            said.append(f"{'reached' if good else 'MISSED '} {name} {share:.0%} of the plain store's, {beside}")
+        if ours.pickup == ours.pickup:
+            good = ours.pickup <= PICKUP
+            said.append(f"{'reached' if good else 'MISSED '} pick-up {ours.pickup:.2f} ms, {beside}")
+    inline = [cell for cell in cells if (cell.way, cell.kind) == ("postgres", "reference")]
+    small = [cell for cell in cells if (cell.way, cell.kind) == ("streams", "objects")]
+    for plain, ours in zip(inline, small, strict=False):
+        for name, goal in GOALS.items():
+            share = getattr(ours, name) / getattr(plain, name)
+            good = share >= goal if name == "drained" else share <= goal
+            said.append(
+                f"{'reached' if good else 'MISSED '} {name} {share:.0%}, with objects, of the plain store's inline"
+            )
+    said.append(f"{'reached' if window.rebuilt <= REBUILT else 'MISSED '} window full again in {window.rebuilt:.1f} s")
+    said.append(f"{'reached' if window.consumers <= CONSUMERS else 'MISSED '} {window.consumers} consumers stayed")
+    return said
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.studies.streams", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
     parser.add_argument("--depth", type=int, help="jobs that wait")
+    parser.add_argument("--kind", choices=KINDS, action="append", help="may be repeated; default: all")
     parser.add_argument("--times", type=int, help="rounds")
     parser.add_argument("--place", type=Path, help="where PostgreSQL's files are")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args(arguments)
     base = QUICK if given.quick else Plan()
-    plan = Plan(given.depth or base.depth, base.size, base.pickups, base.restarts, given.times or base.times)
+    plan = Plan(given.depth or base.depth, base.pickups, base.restarts, given.times or base.times)
     postgres, valkey = Postgres(given.place, {"full_page_writes": "off"}), Valkey()
+    cells: list[Cell] = []
     try:
         postgres.start()
         valkey.start()
         bench = Bench(postgres, valkey)
-        cells, window = asyncio.run(compare(bench, plan)), asyncio.run(windows(bench, plan))
+        for kind in given.kind or KINDS:
+            cells += asyncio.run(compare(bench, plan, kind))
+        window = asyncio.run(windows(bench, plan))
     finally:
         valkey.close()
         postgres.close()
+    said = verdict(cells, window)
     machine = facts(given.place or Path(tempfile.gettempdir()))
-    lines: list[dict[str, object]] = [{"kind": "run", "machine": machine}]
-    lines += [{"kind": "cell", **asdict(cell)} for cell in cells]
+    lines: list[dict[str, object]] = [{"kind": "run", "machine": machine, "verdict": said}]
+    lines += [
+        {"kind": "cell", "jobs": cell.kind, **{k: v for k, v in asdict(cell).items() if k != "kind"}} for cell in cells
+    ]
     lines.append({"kind": "window", **asdict(window)})
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
     print(table(cells, window))
+    print("\n".join(said))
     return 0
 
 
