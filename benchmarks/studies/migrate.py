@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -236,7 +237,7 @@ def main() -> int:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as place:
         found = asyncio.run(run(given.jobs, place))
-        machine = facts()
+        machine = facts(Path(place))
     said = [text for one in found for text in problems(one)]
     lines = [{"kind": "run", "machine": machine, "seconds": round(time.perf_counter() - began), "problems": said}]
     lines += [{"kind": "way", **one} for one in found]

@@ -26,7 +26,9 @@ SCHEDULES = 20
 _BATCH = 500
 _HOUR = 3_600_000_000
 _LATER = 24 * _HOUR
-_LEASE = 120_000_000
+_LEASE = 30_000_000
+_PATIENCE = 120.0
+"""Seconds in which what was enqueued must have run, once nothing new comes."""
 _BUSY, _DELAYED, _KEYED, _GROUPED, _DEAD = "busy", "delayed", "keyed", "grouped", "dead"
 _KINDS = {_DELAYED: 0.6, _KEYED: 0.15, _GROUPED: 0.15, _DEAD: 0.1}
 """Of all jobs that wait, or have ended, how many are of which kind. Each kind has a queue."""
@@ -117,9 +119,9 @@ class Load:
         """Producers first, workers when everything is done."""
         self._producing = False
         await asyncio.gather(*self._tasks[:2])
-        async with asyncio.timeout(300):
-            while self.enqueued - self.runs.keys():
-                await asyncio.sleep(0.1)
+        deadline = time.monotonic() + _PATIENCE
+        while self.enqueued - self.runs.keys() and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
         self._working = False
         await asyncio.gather(*self._tasks)
 
@@ -161,6 +163,7 @@ class Load:
             self.runs.update(job.id for job in jobs)
             done = [r.Settlement(job.id, job.epoch, holder, JobState.COMPLETED) for job in jobs]
             await _patiently(lambda store=store, done=done: store.finish(done))  # type: ignore[misc]
+            await _patiently(lambda store=store: store.reap(r.Reap(max_lost=100)))  # type: ignore[misc]
             await asyncio.sleep(0.01)
         await store.close()
 

@@ -106,6 +106,10 @@ class Bench:
         self._postgres = postgres
         self.valkey = valkey
 
+    @property
+    def postgres_url(self) -> str:
+        return self._postgres.url()
+
     def url(self, way: str) -> str:
         """A store of this way, blank."""
         with psycopg.connect(self._postgres.url(), autocommit=True) as connection:
@@ -153,12 +157,12 @@ def _row(kind: str) -> Row:
     return Row(id=_IDS.new(), queue="q", task="app.task", cells={name: os.urandom(n) for name, n in sizes.items()})
 
 
-async def _store(backend: Backend, jobs: int, kind: str) -> None:
+async def store_jobs(backend: Backend, jobs: int, kind: str) -> None:
     for start in range(0, jobs, _BATCH):
         await backend.insert([_row(kind) for _ in range(min(_BATCH, jobs - start))])
 
 
-async def _drain(backend: Backend, jobs: int, holders: int = 2) -> None:
+async def drain(backend: Backend, jobs: int, holders: int = 2) -> None:
     left = jobs
     asked = jobs
 
@@ -221,16 +225,16 @@ async def _measure(bench: Bench, plan: Plan, way: str, kind: str) -> tuple[float
     await other.open()
     drained = min(plan.depth, _MEASURED)
     try:
-        await _store(backend, 1, kind)
-        await _drain(backend, 1)
+        await store_jobs(backend, 1, kind)
+        await drain(backend, 1)
         first = bench.wal(), bench.cpu(), bench.valkey_cpu(), time.perf_counter()
-        await _store(backend, plan.depth, kind)
+        await store_jobs(backend, plan.depth, kind)
         stored = bench.wal(), bench.cpu(), bench.valkey_cpu(), time.perf_counter()
-        await _drain(backend, drained)
+        await drain(backend, drained)
         last = bench.wal(), bench.cpu(), bench.valkey_cpu(), time.perf_counter()
         to_store = [(after - before) / plan.depth for before, after in zip(first, stored, strict=True)]
         to_run = [(after - before) / drained for before, after in zip(stored, last, strict=True)]
-        await _drain(backend, plan.depth - drained) if plan.depth <= 10 * _MEASURED else None
+        await drain(backend, plan.depth - drained) if plan.depth <= 10 * _MEASURED else None
         pickups = await _pickups(backend, other, plan.pickups, kind) if plan.depth <= 10 * _MEASURED else []
     finally:
         await other.close()
@@ -246,7 +250,7 @@ async def windows(bench: Bench, plan: Plan) -> Window:
     empty = bench.memory()
     await backend.open()
     try:
-        await _store(backend, plan.depth, "small")
+        await store_jobs(backend, plan.depth, "small")
         assert backend.windows is not None
         bench.valkey.call("FLUSHALL")
         began = time.perf_counter()

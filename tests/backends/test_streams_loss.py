@@ -183,3 +183,39 @@ async def test_several_that_wait_for_a_reader_do_not_wait_for_each_other(store: 
             break
     assert found == len(queues)
     assert not [answer for answer in answers if not answer or isinstance(answer, Exception)]
+
+
+async def test_a_process_that_only_enqueues_feeds_the_window_itself(store: StreamsBackend, tmp_path: Path) -> None:
+    """It never claims, so it has to ask which window there is; nobody has to look for its jobs."""
+    await store.insert([row(0)], T0)
+    assert len(await take(store)) == 1
+    producer = SMALL.connect(tmp_path)
+    await producer.open()
+    try:
+        await producer.insert([row(1)], T0)
+        [state] = await store.windows.look(["q"], at=T0)
+        assert state.waiting == 1
+    finally:
+        await producer.close()
+
+
+async def test_it_does_so_again_after_others_have_fed_the_window(store: StreamsBackend, tmp_path: Path) -> None:
+    await store.insert([row(0)], T0)
+    await take(store)
+    producer = SMALL.connect(tmp_path)
+    await producer.open()
+    try:
+        await producer.insert([row(1)], T0)
+        await store.truth.insert([row(2)], T0)  # in a transaction of a user's own, say: a look finds it
+        assert len(await take(store)) == 2
+        waiting = 0
+        for number in range(3, 50):
+            await producer.insert([row(number)], T0)
+            [state] = await store.windows.look(["q"], at=T0)
+            if (waiting := state.waiting) > 0:
+                break
+            assert await take(store)
+            await asyncio.sleep(0.05)
+        assert waiting == 1
+    finally:
+        await producer.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -36,6 +36,8 @@ _PATIENCE = 0.25
 _REST = 1.0
 """Seconds for which it is left alone after that."""
 _PUSHED = 1_000
+_ASKED = 10
+"""Queues of one insert that are asked about at most; jobs of more are left to a look."""
 
 
 class StreamsBackend:
@@ -129,6 +131,7 @@ class StreamsBackend:
 
     async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         await self._changing.before_insert(rows, at)
+        await self._know({row.queue for row in rows})
         feeds = dict(self._windows.feeds)
         STORED_AT.set(None)
         answers = await self.truth.insert(rows, at)
@@ -147,6 +150,13 @@ class StreamsBackend:
                     packed = [entries.of_row(row, weight(row), now) for row in some]
                     await self._quickly(partial(self._windows.push, queue, feeds[queue], packed, at))
         return answers
+
+    async def _know(self, queues: Collection[str]) -> None:
+        """A process that does not claim has to ask which windows there are."""
+        if len(queues) <= _ASKED:
+            with suppress(BackendError):
+                for queue in queues:
+                    await self._quickly(partial(self._windows.know, queue))
 
     def _is_odd(self, row: r.Row) -> bool:
         return row.expires is not None or row.group is not None or weight(row) > self._options.entry_bytes

@@ -6,7 +6,7 @@ import hashlib
 from importlib.resources import files
 
 _NAMES = (
-    "begin", "claim", "close", "feed", "find", "health", "held", "prune", "push", "queues", "renew", "settle", "shut",
+    "begin", "claim", "close", "feed", "feeds", "find", "health", "held", "prune", "push", "queues", "renew", "settle", "shut",
     "tell", "unknown",
 )  # fmt: skip
 

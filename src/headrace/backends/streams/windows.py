@@ -16,6 +16,8 @@ from headrace.errors import Unavailable
 from headrace.seam.records import Claim, JobId, Leased, Stamp
 
 OPEN, CLOSING, CLOSED, UNKNOWN = "o", "c", "x", ""
+_OFTEN, _SELDOM = 0.02, 1.0
+"""Seconds between two questions about a queue: after it was fed by others; if it has no window."""
 _TRIES = 3
 _CLOSING = 5_000_000
 """Microseconds that a process has to close a window, before another one may."""
@@ -88,6 +90,10 @@ class Windows:
         self._restoring = asyncio.Lock()
         self.feeds: dict[str, bytes] = {}
         """By queue, the number that says whether something else has fed it meanwhile."""
+        self._asked: dict[str, float] = {}
+        """When each queue was last asked for that number."""
+        self._doubtful: set[str] = set()
+        """Queues whose number was another one when it was last used."""
 
     async def run(self, name: str, at: Stamp, *args: bytes | str | int) -> Any:
         """The answer of a script, without its head. A server without memory gets a new floor first."""
@@ -107,10 +113,24 @@ class Windows:
                 await self.connections.script("init", self._base, "", floor, now, raised)
                 self.feeds.clear()
 
+    async def know(self, queue: str) -> None:
+        """Ask for the number of feedings, if it is not known or was wrong, but not too often."""
+        if queue in self.feeds and queue not in self._doubtful:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._asked.get(queue, -_SELDOM) < (_OFTEN if queue in self._doubtful else _SELDOM):
+            return
+        self._asked[queue] = now
+        self._doubtful.discard(queue)
+        _, mode, feeds = await self.run("feeds", None, queue)
+        self._note(queue, mode.decode(), feeds)
+
     async def push(self, queue: str, feeds: bytes, entries: Sequence[Entry], at: Stamp) -> bool:
         """Put new jobs into the window, if nothing but inserts has fed it since ``feeds``."""
         done, now_feeds, mode = await self.run("push", at, queue, feeds, self._options.window, *_flat(entries))
         self._note(queue, mode.decode(), now_feeds)
+        if done != b"OK" and mode.decode() == OPEN:
+            self._doubtful.add(queue)
         return bool(done == b"OK")
 
     async def claim(self, req: Claim, queues: Sequence[str], limit: int, at: Stamp) -> Found:
