@@ -6,8 +6,8 @@ import hashlib
 from importlib.resources import files
 
 _NAMES = (
-    "begin", "claim", "close", "feed", "feeds", "find", "health", "held", "prune", "push", "queues", "renew", "settle", "shut",
-    "tell", "unknown",
+    "begin", "claim", "close", "feed", "feeds", "find", "health", "held", "prune", "push", "queues", "renew", "settle",
+    "shut", "tell", "unknown",
 )  # fmt: skip
 
 
