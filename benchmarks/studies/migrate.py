@@ -92,6 +92,7 @@ async def _move(way: Way, store: Moving, command: str, until: str | None) -> int
 
 
 async def _verify(store: Moving) -> dict[str, int]:
+    await store.look()
     transfer = await passage.read(store.old)
     assert transfer is not None
     verdict = await parity.verify(store, transfer)
@@ -135,6 +136,7 @@ def _runs(load: Load) -> dict[str, Any]:
         "ran": len(load.runs),
         "ran_twice": sum(count > 1 for count in load.runs.values()),
         "never_ran": len(load.enqueued - load.runs.keys()),
+        "refused": load.refused,
     }
 
 
@@ -182,7 +184,7 @@ def problems(found: dict[str, Any]) -> list[str]:
     for bad in ("lost", "doubled"):
         if verdict.get(bad):
             said.append(f"{name}: {verdict[bad]} jobs {bad}")
-    said += [f"{name}: {found[bad]} jobs {bad}" for bad in ("ran_twice", "never_ran") if found.get(bad)]
+    said += [f"{name}: {found[bad]} jobs {bad}" for bad in ("ran_twice", "never_ran", "refused") if found.get(bad)]
     if not found.get("same", True):
         said.append(f"{name}: another number of jobs, dead letters, schedules or keys than before")
     if verdict and verdict["moved"] < found["jobs"] - SCHEDULES:

@@ -50,6 +50,8 @@ class Load:
         self._new_id = IdMaker(SystemClock(), seeded_by_system()).new
         self.enqueued: set[bytes] = set()
         self.runs: Counter[bytes] = Counter()
+        self.refused = 0
+        """Jobs that no store took."""
         self._latencies: list[float] = []
         self._url = ""
         self._producing = self._working = True
@@ -148,9 +150,12 @@ class Load:
             store, url = await self._store(store, url)
             rows = [self.row(_BUSY)]
             began = time.perf_counter()
-            await _patiently(lambda store=store, rows=rows: store.insert(rows))  # type: ignore[misc]
+            [answer] = await _patiently(lambda store=store, rows=rows: store.insert(rows))  # type: ignore[misc]
             self._latencies.append(time.perf_counter() - began)
-            self.enqueued |= {row.id for row in rows}
+            if answer.status in (r.InsertStatus.NEW, r.InsertStatus.SAME):
+                self.enqueued.add(answer.id)
+            else:
+                self.refused += 1
             await asyncio.sleep(0.005)
         await store.close()
 

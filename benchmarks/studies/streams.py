@@ -57,7 +57,7 @@ class Plan:
     """How much is measured."""
 
     depth: int = 10_000
-    pickups: int = 200
+    pickups: int = 50
     restarts: int = 500
     times: int = 3
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headrace import App
 from headrace.api.connection import open_backend
@@ -93,6 +94,20 @@ async def moving_halfway() -> tuple[Moving, MemoryBackend, MemoryBackend]:
     await passage.write(old, lambda known: known and passage.Transfer(name="t", phase=Phase.READY, legs=0))
     await Mover(store, seen=0)._turn_round(Phase.READY, Phase.FORWARD)
     return store, old, new
+
+
+async def test_a_process_that_did_not_hear_of_the_cutover_is_not_refused() -> None:
+    """It writes to the store that was left, is refused there, reads the document, and goes to the other one."""
+    old, new = MemoryBackend(), MemoryBackend()
+    late = await opened(old, new)
+    mover = Mover(await opened(old, new), seen=0.0)
+    for begin in (mover.start, mover.cutover, mover.rollback):
+        await late.look()
+        await begin()
+        rows = [row(100 + number) for number in range(2)]
+        rows = [replace(one, id=job_id(1_000 * (1 + len(begin.__name__)) + n)) for n, one in enumerate(rows)]
+        answers = await late.insert(rows)
+        assert [answer.status for answer in answers] == [r.InsertStatus.NEW] * 2, begin.__name__
 
 
 async def test_a_job_that_has_not_moved_is_known_by_id_and_by_key() -> None:

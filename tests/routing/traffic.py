@@ -78,6 +78,8 @@ class Traffic:
                 for row, answer in zip(rows, answers, strict=True):
                     if answer.status in (r.InsertStatus.NEW, r.InsertStatus.SAME):
                         self.book.enqueued.add(row.id)
+                    elif answer.status is r.InsertStatus.FULL:
+                        self.book.broken.append(f"refused, though one of the stores takes jobs: {answer!r}")
                 await asyncio.sleep(self._pace)
         finally:
             await store.close()

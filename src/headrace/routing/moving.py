@@ -102,8 +102,8 @@ class Moving(Composite):
                 answers |= await known_in(view, {n: rows[n] for n in left}, at)
                 left = [n for n in left if n not in answers]
             found = await view.home.insert([rows[n] for n in left], at) if left else []
-            answers |= dict(zip(left, found, strict=True))
-            left = [n for n in left if is_closed(answers[n])]
+            answers |= {n: answer for n, answer in zip(left, found, strict=True) if not is_closed(answer)}
+            left = [n for n in left if n not in answers]
             if not left:
                 break
             if attempt:
