@@ -139,15 +139,20 @@ def test_the_compose_file_fits_its_schema() -> None:
     assert services["migrate"]["environment"] == services["worker"]["environment"]
 
 
-def test_the_query_for_autoscaling_counts_what_waits(tmp_path: Path, database: str) -> None:
+def test_the_query_for_autoscaling_counts_what_is_due_and_what_runs(tmp_path: Path, database: str) -> None:
     scaled = yaml.safe_load((DEPLOY / "kubernetes" / "autoscaling.yaml").read_text())["spec"]
     worker = next(yaml.safe_load_all((DEPLOY / "kubernetes" / "worker.yaml").read_text()))
     assert scaled["scaleTargetRef"]["name"] == worker["metadata"]["name"]
+    query = scaled["triggers"][0]["metadata"]["query"]
     (tmp_path / "shop.py").write_text(APP)
     environment = os.environ | {"HEADRACE_URL": database}
-    assert run(["headrace", "enqueue", "shop.hello", "--app", "shop"], tmp_path, environment) == 0
-    with psycopg.connect(database) as connection:
-        assert connection.execute(scaled["triggers"][0]["metadata"]["query"]).fetchall() == [(1,)]
+    enqueue = ["headrace", "enqueue", "shop.hello", "--app", "shop"]
+    assert run([*enqueue, "--delay", "1h"], tmp_path, environment) == 0
+    with psycopg.connect(database, autocommit=True) as connection:
+        assert connection.execute(query).fetchall() == [(0,)]  # no worker is started for what is due in an hour
+        for due in (1, 2):
+            assert run(enqueue, tmp_path, environment) == 0
+            assert connection.execute(query).fetchall() == [(due,)]
 
 
 def test_the_page_names_every_file() -> None:
