@@ -231,6 +231,12 @@ def test_doctor(run: Run, run_json: RunJson) -> None:
     assert "s3cr3t" not in text
 
 
+def test_doctor_tells_what_survives_on_postgresql(run_json: RunJson) -> None:
+    report = run_json("doctor", "--url", server().url())
+    [(level, what)] = findings(report, "commits")
+    assert (level, what.partition(":")[0]) == ("warn", "fsync = off")  # as the server of the tests is set up
+
+
 def test_doctor_reminds_of_what_is_read_without_a_seal(run: Run, run_json: RunJson) -> None:
     key = bytes(range(32)).hex()
     sealed = {"JOB_KEYS": f"a:{key}", "HEADRACE_PAYLOADS__SEALING__KEYS": "env:JOB_KEYS"}

@@ -26,6 +26,7 @@ from headrace.backends.postgres.archive import PostgresEnds, PostgresRemovals
 from headrace.backends.postgres.arrays import Smallints, bigints, byteas, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import COLUMNS, Bulk
+from headrace.backends.postgres.checks import SETTINGS, Fact, commits, transport
 from headrace.backends.postgres.composites import ALL_SECTIONS, mask
 from headrace.backends.postgres.connections import Connections, Then
 from headrace.backends.postgres.crowd import Crowd
@@ -203,12 +204,10 @@ class PostgresBackend:
             self._sql = _statements(self._schema, confined=True)
         self._opened = True
 
-    async def checks(self, kept: int = 0) -> list[tuple[str, str, str, str]]:
-        """What is worth knowing of the way to the server, for those who look after it."""
-        if mode := self._connections.in_clear:
-            what = f"sslmode={mode}: what is sent to another machine may go in clear, the password too"
-            return [("warn", "transport", what, "leave sslmode out of the URL, if the server speaks TLS")]
-        return []
+    async def checks(self, kept: int = 0) -> list[Fact]:
+        """What is worth knowing of the server and the way to it, for those who look after it."""
+        [[commit, fsync, standbys]] = await self._connections.rows(SETTINGS)
+        return [*transport(self._connections.in_clear), commits(commit, fsync, standbys)]
 
     async def close(self) -> None:
         if self._opened:

@@ -109,7 +109,7 @@ class PostgresTransactions:
                 raise SchemaMismatch(
                     f"the database of this connection holds no jobs in a schema {self._schema!r}, or those of an older "
                     f"version: {_first_line(_server(error))}. Bind a connection to the database at {self._where}; "
-                    "if it is one, bring its schema up to date first, as opening the app does"
+                    "if it is one, bring its schema up to date first: headrace migrate up"
                 ) from error
             raise
 

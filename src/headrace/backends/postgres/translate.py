@@ -98,7 +98,7 @@ def translated(error: Exception, where: str) -> Exception:
         return SchemaMismatch(f"{where} lacks what this version of Headrace made there: {said}")
     if refused := _refusal(error):
         told, remedy = refused
-        return NotLetIn(f"{where}: no login: {told}. {remedy}")
+        return NotLetIn(f"{where} refuses this login: {told}. {remedy}")
     if isinstance(error, pg.InsufficientPrivilege):
         kind = ConfigError if error.diag.source_function == _RAISED else NotLetIn
         return kind(f"{where} refuses this role: {said}. {error.diag.message_hint or _remedy(said)}")
