@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -423,6 +424,72 @@ class TestClosed:
         assert ended.wait(30)
         with jobs:
             assert handle.info().state is JobState.COMPLETED
+
+
+class TestBesideADrain:
+    """The loop of a drain ends with it, so nobody else's calls go there."""
+
+    def test_calls_of_other_threads_are_not_cut_off(self, place: Store) -> None:
+        app = place.app()
+
+        @app.task
+        def note(n: int) -> None: ...
+
+        jobs, stop, calls = SyncApp(app), threading.Event(), [0, 0]
+        failed: list[BaseException] = []
+
+        def hammer(i: int, call: Callable[[], object]) -> None:
+            try:
+                while not stop.is_set():
+                    call()
+                    calls[i] += 1
+            except BaseException as error:
+                failed.append(error)
+
+        work = (lambda: jobs.enqueue_many([note.options(delay="1h").job(1)]), jobs.stats)
+        with jobs:
+            threads = [threading.Thread(target=hammer, args=pair, daemon=True) for pair in enumerate(work)]
+            for thread in threads:
+                thread.start()
+            deadline = time.monotonic() + 60
+            drains = 0
+            while not failed and (drains < 30 or min(calls) < 30) and time.monotonic() < deadline:
+                jobs.drain()
+                drains += 1
+            stop.set()
+            for thread in threads:
+                thread.join(30)
+            assert not failed
+            assert jobs.stats().queues[0].scheduled == calls[0]
+
+    def test_one_drain_at_a_time(self, place: Store) -> None:
+        """A second one is refused in one sentence, whatever the first one is at."""
+        app = place.app()
+
+        @app.task
+        def note() -> None: ...
+
+        jobs, told, drained = SyncApp(app), set[str](), [0, 0]
+
+        def drain(i: int) -> None:
+            while drained[i] < 20:
+                try:
+                    jobs.drain()
+                    drained[i] += 1
+                except ConfigError as error:
+                    told.add(str(error))
+                    time.sleep(0.001)  # the other one goes on
+
+        with jobs:
+            jobs.enqueue(note)
+            threads = [threading.Thread(target=drain, args=(i,), daemon=True) for i in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(120)
+            assert drained == [20, 20]
+            assert told <= {"a worker of this app already runs in this process"}
+            assert jobs.stats().queues[0].completed == 1
 
 
 class TestWithoutALoop:

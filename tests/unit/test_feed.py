@@ -1,10 +1,17 @@
-"""Digests fit into messages, whatever is in them."""
+"""Digests fit into messages, whatever is in them; and who tells them, on which loop."""
 
 from __future__ import annotations
 
-from headrace.core.feed import Digest, Happening, Tally, Timing, _messages, read_digest
+import asyncio
+from typing import cast
+
+from headrace.core.clock import SystemClock
+from headrace.core.events import Observers
+from headrace.core.feed import Digest, Feed, Happening, Tally, Timing, _messages, read_digest
 from headrace.core.histogram import BOUNDS
-from headrace.seam.events import LONGEST
+from headrace.core.slow_calls import took
+from headrace.core.tasks import Tasks
+from headrace.seam.events import LONGEST, Events
 
 
 def test_a_digest_that_is_too_long_goes_in_several_messages() -> None:
@@ -29,3 +36,53 @@ def test_what_fits_into_no_message_is_left_out() -> None:
     found = read_digest(message)
     assert found is not None
     assert (found.tallies, len(found.happenings)) == ([], 1)
+
+
+class Ears:
+    """Nobody listens; remembers on which loop it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.AbstractEventLoop] = []
+
+    async def heard(self) -> bool:
+        self.asked.append(asyncio.get_running_loop())
+        return False
+
+
+async def feed_of(observers: Observers) -> tuple[Feed, Ears]:
+    ears = Ears()
+    feed = Feed(cast("Events", ears), observers, SystemClock(), Tasks())
+    feed.start()
+    return feed, ears
+
+
+async def test_a_store_is_asked_only_on_the_loop_that_has_it_open() -> None:
+    """An app may be open on a loop and, for threads, in the background: both tell the same observers."""
+    observers = Observers()
+    feed, ears = await feed_of(observers)
+
+    async def elsewhere() -> None:
+        took(observers, "insert", 0.0)
+        await asyncio.sleep(0)
+
+    await asyncio.to_thread(asyncio.run, elsewhere())
+    async with asyncio.timeout(30):
+        while not ears.asked:
+            await asyncio.sleep(0.001)
+    assert ears.asked == [asyncio.get_running_loop()]
+    await feed.close()
+    await asyncio.to_thread(asyncio.run, elsewhere())
+
+
+async def test_one_feed_at_a_time_tells_and_the_next_takes_its_place() -> None:
+    observers = Observers()
+    (first, of_first), (second, of_second) = await feed_of(observers), await feed_of(observers)
+    for feed, own, other in ((first, of_first, of_second), (second, of_second, of_first)):
+        before = len(other.asked)
+        async with asyncio.timeout(30):
+            while not own.asked:
+                took(observers, "insert", 0.0)
+                await asyncio.sleep(0.001)
+        assert len(other.asked) == before
+        await feed.close()
+    assert observers.called is None

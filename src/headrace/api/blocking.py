@@ -78,8 +78,7 @@ class Blocking:
                 raise ConfigError(f"this call would block the event loop that runs here; await {instead} here")
             _tell(instead)
             return None
-        home = client.home
-        return home if home is not None and home.is_running() else None
+        return client.host
 
 
 BLOCKING = Blocking()

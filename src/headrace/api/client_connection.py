@@ -68,6 +68,7 @@ class ClientConnection:
         self._backend = backend
         self._loop: asyncio.AbstractEventLoop | None = None
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._passing: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._inside = 0
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -111,18 +112,32 @@ class ClientConnection:
         found = self._home
         return None if found is None or found[0] != os.getpid() or found[1].is_closed() else found[1]
 
-    def settle(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-        """Make this loop its home, unless it has one; returns its home. Callable from any thread."""
+    @property
+    def host(self) -> asyncio.AbstractEventLoop | None:
+        """The home, if it runs and takes calls of other threads."""
+        home = self.home
+        return home if home is not None and home.is_running() and not self.passing else None
+
+    @property
+    def passing(self) -> bool:
+        """Whether its home ends soon."""
+        return self._passing is not None and self.home is self._passing
+
+    def settle(self, loop: asyncio.AbstractEventLoop, *, passing: bool = False) -> asyncio.AbstractEventLoop:
+        """Make this loop its home, unless it has one; returns its home. One that is ``passing`` ends soon, so it takes
+        no calls of other threads. Callable from any thread."""
         with settling:
             home = self.home
             if home is None:
                 self._home = (os.getpid(), loop)
+                self._passing = loop if passing else None
             return home or loop
 
-    def _unsettle(self, loop: asyncio.AbstractEventLoop) -> None:
+    def unsettle(self, loop: asyncio.AbstractEventLoop) -> None:
+        """This loop is its home no longer."""
         with settling:
             if self.home is loop:
-                self._home = None
+                self._home = self._passing = None
 
     async def open(self) -> None:
         """Connect now instead of on first use, to see at once whether the store is there."""
@@ -141,7 +156,7 @@ class ClientConnection:
                 await self._backend.open()
                 self._stowage = self._open_objects()
             except BaseException:
-                self._unsettle(loop)
+                self.unsettle(loop)
                 raise
             self._tasks = Tasks()
             self._closed = asyncio.Event()
@@ -235,7 +250,7 @@ class ClientConnection:
         old, self._backend = self._backend, self._backend.sibling()
         feed, waiter, tasks = self._feed, self._waiter, self._tasks
         self._loop = None
-        self._unsettle(loop)
+        self.unsettle(loop)
         if feed is not None:
             await feed.close()
         waiter.close()

@@ -143,19 +143,30 @@ class SyncApp(_Face):
     def drain(self, queues: Sequence[str] | None = None) -> None:
         """Run everything that is due, then return: on the loop that has the app open, or else in this thread."""
         no_loop("SyncApp.drain()", "await app.drain()")
-        home = self._client.home
         self._drains += 1
         try:
-            if home is not None and home.is_running():
+            if self._client.host is not None:
                 self._do(self._client, partial(self.app.drain, queues), "app.drain()")
             elif not self._closed:
-                asyncio.run(self._drain(queues))
+                self._drain_here(queues)
         finally:
             self._drains -= 1
 
-    async def _drain(self, queues: Sequence[str] | None) -> None:
-        async with self.app:
-            await self.app.drain(queues)
+    def _drain_here(self, queues: Sequence[str] | None) -> None:
+        """On a loop of its own, which ends with the drain: calls of other threads must not go there."""
+
+        async def drain() -> None:
+            async with self.app:
+                await self.app.drain(queues)
+
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            if self._client.settle(loop, passing=True) is not loop and self._client.passing:
+                raise ConfigError("a worker of this app already runs in this process")
+            try:
+                runner.run(drain())
+            finally:
+                self._client.unsettle(loop)
 
     def get(self, job_id: AnyId | JobKey) -> JobInfo:
         """As ``App.get``."""

@@ -143,6 +143,7 @@ class Observers:
         """Called for each trip of a worker that the store has answered."""
         self.called: Callable[[], None] | None = None
         """Called for each answer of the store to an insert, a claim or a finish."""
+        self._feeds: list[Callable[[], None]] = []
         self._throttle = Throttle()
         self._measured = False
 
@@ -164,6 +165,16 @@ class Observers:
         """Nobody needs the counts any more, unless they are for good."""
         if not self._measured:
             self.meter = None
+
+    def add_feed(self, poke: Callable[[], None]) -> None:
+        """Of several, which are those of different loops, the first is ``called``."""
+        self._feeds.append(poke)
+        self.called = self._feeds[0]
+
+    def remove_feed(self, poke: Callable[[], None]) -> None:
+        if poke in self._feeds:
+            self._feeds.remove(poke)
+        self.called = self._feeds[0] if self._feeds else None
 
     def add(self, observer: Observer, *, routine: bool = True) -> None:
         """Without ``routine``, it hears nothing of jobs that just run and complete, and costs them nothing."""

@@ -120,6 +120,8 @@ class Feed:
         self._source = f"{socket.gethostname()}-{os.getpid()}"
         self._asked = -_ASK
         self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
         self._told: Counter[tuple[str, str, str]] = Counter()
         self._waiting: deque[Happening] = deque(maxlen=_KEPT)
         self._came = 0
@@ -132,18 +134,29 @@ class Feed:
 
     def start(self) -> None:
         """Called when the store has been opened."""
-        self._observers.called = self.poke
+        self._observers.add_feed(self.poke)
 
     def poke(self) -> None:
-        """Something was stored, run or settled; called for every trip."""
-        now = asyncio.get_running_loop().time()
-        if now - self._asked >= _ASK and (self._task is None or self._task.done()):
+        """Something was stored, run or settled; called for every trip. Another loop of this process may have made it:
+        the store is asked where it is open."""
+        if asyncio.get_running_loop() is self._loop:
+            self._poke()
+        elif self._loop.time() - self._asked >= _ASK:
+            try:
+                self._loop.call_soon_threadsafe(self._poke)
+            except RuntimeError:  # that loop has ended, and nobody has closed the store
+                self._observers.remove_feed(self.poke)
+
+    def _poke(self) -> None:
+        now = self._loop.time()
+        if now - self._asked >= _ASK and (self._task is None or self._task.done()) and not self._closed:
             self._asked = now
             self._task = self._tasks.start(self._watch(), "headrace-feed")
 
     async def close(self) -> None:
         """Tell what is left."""
-        self._observers.called = None
+        self._closed = True
+        self._observers.remove_feed(self.poke)
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
