@@ -15,7 +15,7 @@ DISK = "what was acknowledged is on the server's disk"
         ("on", "on", "", "ok", f"synchronous_commit = on: {DISK}"),
         ("local", "on", "one", "ok", f"synchronous_commit = local: {DISK}"),
         ("on", "on", "one", "ok", f"synchronous_commit = on: {DISK}, and on that of its synchronous standbys"),
-        ("remote_apply", "on", "one", "ok", f"synchronous_commit = remote_apply: {DISK}, and applied by its synchronous"),
+        ("remote_apply", "on", "one", "ok", f"synchronous_commit = remote_apply: {DISK}, and applied by its"),
         ("off", "on", "", "warn", "synchronous_commit = off: a crash of the server may lose"),
         ("on", "off", "", "warn", "fsync = off: a crash of its machine may destroy"),
     ],

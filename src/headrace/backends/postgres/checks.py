@@ -8,7 +8,8 @@ Fact: TypeAlias = tuple[str, str, str, str]
 """``ok``, ``warn`` or ``fail``, the subject, what is the case, and what to do."""
 
 SETTINGS = (
-    "SELECT current_setting('synchronous_commit'), current_setting('fsync'), current_setting('synchronous_standby_names')"
+    "SELECT current_setting('synchronous_commit'), current_setting('fsync'),"
+    " current_setting('synchronous_standby_names')"
 )
 _ON_DISK = "what was acknowledged is on the server's disk"
 _COMMITS = {
