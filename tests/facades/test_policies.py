@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace import App, PolicyInfo
+from headrace import App, NewJob, PolicyInfo
 from headrace.core.events import EventKind
 from headrace.errors import ConfigError, InvalidJob
+from headrace.limits.tenant_pauses import EXCEPTIONS
 from headrace.seam.policy import Rate
 from tests.facades.harness import Events, Gate, Store, within, working
 
@@ -290,6 +291,25 @@ async def test_a_tenant_that_was_resumed_in_one_queue_stays_so(store: Store) -> 
     await send.options(tenant="acme").enqueue("again")
     await within(app.drain())
     assert seen == ["mail acme"]
+
+
+async def test_a_tenant_with_ten_thousand_queues(memory: Store) -> None:
+    """A pause of all takes a call for each, several at a time; what was resumed alone has a bound, and is told."""
+    app = memory.app()
+    names = [f"q{number:05}" for number in range(10_000)]
+    await app.enqueue_many(NewJob(task="send", queue=name, tenant="acme") for name in names)
+    assert await app.policies.pause_tenant("acme") == names
+    for name in names[:EXCEPTIONS]:
+        await app.policies.resume(name, tenant="acme")
+    await app.policies.resume(names[0], tenant="acme")  # again: that is no other exception
+    with pytest.raises(ConfigError, match=r"resumed in 1,000 queues alone.*resume it in all queues"):
+        await app.policies.resume(names[EXCEPTIONS], tenant="acme")
+    [tenant] = await app.policies.tenants(names[EXCEPTIONS])
+    assert tenant.paused, "what was refused changes nothing"
+    await app.policies.resume(names[EXCEPTIONS], tenant="bolt")  # nobody else is refused
+    assert await app.policies.resume_tenant("acme") == names[EXCEPTIONS:]
+    await app.policies.pause("q00000", tenant="acme")
+    await app.policies.resume("q00000", tenant="acme")
 
 
 async def test_bad_pauses_of_tenants(store: Store) -> None:

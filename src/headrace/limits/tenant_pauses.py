@@ -7,7 +7,8 @@ reads the document, and pauses these tenants in its queues. So they are paused t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +25,10 @@ from headrace.text import shown
 _NAME = "tenants-paused"
 MOST = 1_000
 """Tenants that can be paused everywhere at a time."""
+EXCEPTIONS = 1_000
+"""Queues in which they can be resumed alone, over all tenants: the document has a bound."""
+_AT_ONCE = 16
+"""Queues that are paused or resumed at the same time."""
 
 
 class _Paused(Struct, frozen=True, omit_defaults=True):
@@ -58,20 +63,28 @@ class TenantPauses:
 
         await _change(documents, paused)
         queues = await self._queues()
-        for queue in queues:
-            await self._policies().pause(QueuePause(queue, tenant, None, True, lasts), self._clock.stamp())
+        policies = self._policies()
+
+        async def pause(queue: str) -> None:
+            await policies.pause(QueuePause(queue, tenant, None, True, lasts), self._clock.stamp())
+
+        await _each(queues, pause)
         return queues
 
     async def resume(self, tenant: str) -> Sequence[str]:
         """Resume a tenant in all queues, however it was paused there. Returns those in which it was paused."""
         await _change(self._documents(), lambda book: {name: one for name, one in book.items() if name != tenant})
-        resumed = []
-        for queue in await self._queues():
-            found = await self._policies().tenants(queue, [tenant], None, 1, self._clock.stamp())
+        resumed: list[str] = []
+        policies = self._policies()
+
+        async def resume(queue: str) -> None:
+            found = await policies.tenants(queue, [tenant], None, 1, self._clock.stamp())
             if any(one.paused_until is not None for one in found):
-                await self._policies().pause(QueuePause(queue, tenant, None, False), self._clock.stamp())
+                await policies.pause(QueuePause(queue, tenant, None, False), self._clock.stamp())
                 resumed.append(queue)
-        return resumed
+
+        await _each(await self._queues(), resume)
+        return sorted(resumed)
 
     async def spare(self, tenant: str, queue: str) -> None:
         """It was resumed in one queue, and workers must not pause it there again."""
@@ -80,7 +93,14 @@ class TenantPauses:
 
         def spared(book: _Book) -> _Book:
             one = book.get(tenant)
-            return book if one is None or queue in one.but else book | {tenant: replace(one, but=[*one.but, queue])}
+            if one is None or queue in one.but:
+                return book
+            if sum(len(other.but) for other in book.values()) >= EXCEPTIONS:
+                raise ConfigError(
+                    f"tenants that are paused in all queues were resumed in {EXCEPTIONS:,} queues alone, and no more "
+                    f"can be noted; {shown(tenant)} stays paused in {shown(queue)}: resume it in all queues"
+                )
+            return book | {tenant: replace(one, but=[*one.but, queue])}
 
         await _change(self._backend.documents, spared)
 
@@ -125,6 +145,22 @@ class TenantPauses:
         if self._backend.documents is None:
             raise ConfigError("this store keeps no documents, so it cannot pause a tenant in all queues")
         return self._backend.documents
+
+
+async def _each(queues: Sequence[str], do: Callable[[str], Awaitable[None]]) -> None:
+    """Several at a time: there may be thousands. If one fails, what is left is not begun."""
+    left = iter(queues)
+
+    async def some() -> None:
+        for queue in left:
+            await do(queue)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(some())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 async def _change(documents: DocumentStore, change: Callable[[_Book], _Book]) -> None:
