@@ -72,6 +72,7 @@ class Operation(View, frozen=True):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     error: str = ""
+    """What went wrong last; nothing once it has completed."""
 
 
 class Submitted(Struct, frozen=True):
@@ -131,7 +132,7 @@ def _view(client: Client, record: r.Record) -> Operation:
         datetime_or_none(record.enqueued_at),
         datetime_or_none(record.started_at),
         datetime_or_none(record.finished_at),
-        told[-1].message if told else "",
+        told[-1].message if told and record.state is not JobState.COMPLETED else "",
     )
 
 
