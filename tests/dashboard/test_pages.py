@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -94,6 +95,8 @@ def test_every_page_on_every_screen(watched: Watched) -> None:
                     if PICTURES and f"{name}-{size}-{theme}" in DRAWN:
                         page.screenshot(path=Path(PICTURES, f"{name}-{size}-{theme}.png"))
         page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
+        page.goto(f"{place.url}/schedules")
+        expect(page.locator("time[data-here]").first).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "))
         page.goto(f"{place.url}/jobs?filter=queue:video")
         expect(page.locator("#count")).to_have_text("33,333")
         page.goto(f"{place.url}/jobs?filter=nonsense:1")

@@ -177,6 +177,17 @@ def test_counts_that_it_does_not_know(wanted: str) -> None:
     assert known_count(wanted, Overview("memory://", None)) is None
 
 
+async def test_pages_have_one_word_for_one_thing(site: Any) -> None:
+    place = await site()
+    for path in ("/janitor", "/store"):
+        page = (await place.ask(path)).text
+        assert ">dead letters<" in page, path
+        assert ">failed<" not in page, path
+    terms = (await place.ask("/jobs")).text
+    assert '<option value="state:dead">' in terms
+    assert "available" not in terms
+
+
 async def test_when_dead_letters_go(site: Any) -> None:
     """The rule of the task counts before that of the queue, and both before that of the state."""
     place = await site()

@@ -149,7 +149,7 @@ class UpkeepPages(PageSet):
             durable=backend.limits.durable,
             capabilities=_capabilities(backend),
             settings=redact(
-                {"lease": settings.worker.lease, "result_ttl": settings.result_ttl, "patience": settings.patience},
+                {"Lease": settings.worker.lease, "Results": settings.result_ttl, "Patience": settings.patience},
                 self._admin.redaction,
             ),
         )

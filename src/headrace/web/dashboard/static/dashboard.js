@@ -217,7 +217,8 @@
 
   function settle(within) {
     all("time[data-here]", within).forEach((one) => {
-      one.textContent = new Date(one.dateTime).toLocaleString(undefined, {
+      // Written as the server writes instants: Swedish dates are ISO's.
+      one.textContent = new Date(one.dateTime).toLocaleString("sv-SE", {
         year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
         timeZoneName: "short",
       });
