@@ -39,7 +39,11 @@ class Address(Struct, frozen=True):
                 listening.listen(128)
                 return listening
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            return socket.create_server((self.host, self.port), family=family, backlog=128)
+            listening = socket.create_server((self.host, self.port), family=family, backlog=128)
+            # What it accepts inherits this. Event loops do not see that sockets of a listener speak TCP, and without it
+            # the body of an answer waits for the client to acknowledge the headers.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return listening
         except (OSError, UnicodeError) as error:
             raise ConfigError(f"http.address: cannot listen at {self}: {error}; choose another address") from error
 
