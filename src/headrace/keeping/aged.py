@@ -9,17 +9,20 @@ from headrace.seam.archive import ArchiveStore, EndedPage, Mark
 from headrace.seam.records import JobId, Record, Stamp
 
 PAGE = 1_000
+_GLANCE = 32
+"""The first page is small: mostly nothing is old enough, and that shows at once."""
 
 
 async def pages_until(
     archive: ArchiveStore, bounds: Bounds, until: int, after: Mark | None, at: Stamp
 ) -> AsyncIterator[EndedPage]:
     """Pages of ended jobs, until all that ended at an instant or before it were read."""
-    while (page := await archive.ended(bounds.state, after, PAGE, at=at)).last is not None:
+    size = _GLANCE
+    while (page := await archive.ended(bounds.state, after, size, at=at)).last is not None:
         yield page
         if page.last.ended_at > until:
             return
-        after = page.last
+        after, size = page.last, PAGE
 
 
 def past(bounds: Bounds, page: EndedPage, now: int, latest: int) -> list[Record]:
