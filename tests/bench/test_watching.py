@@ -14,8 +14,14 @@ def pairs(cpu: float, spread: float = 0.0) -> list[Pair]:
 
 def test_instructions_decide_whatever_the_clock_says() -> None:
     measured = {kind: pairs(0.5) for kind in FLOORS}
-    assert judged(measured, dict.fromkeys(FLOORS, 1.0)) == []
-    assert judged(measured, dict.fromkeys(FLOORS, 0.96) | {"nothing": 1.0}) == ["metrics", "tracing"]
+    assert judged(measured, [dict.fromkeys(FLOORS, 1.0)]) == []
+    assert judged(measured, [dict.fromkeys(FLOORS, 0.96) | {"nothing": 1.0}]) == ["metrics", "tracing"]
+
+
+def test_what_two_equal_drains_differ_by_decides_nothing() -> None:
+    measured = {kind: pairs(1.0) for kind in FLOORS}
+    assert judged(measured, [dict.fromkeys(FLOORS, 0.96) | {"nothing": 0.98}]) == ["tracing"]
+    assert judged(measured, [dict.fromkeys(FLOORS, 0.96) | {"nothing": 1.04}]) == []
 
 
 def test_without_a_counter_processor_time_decides_less_its_noise(capsys: pytest.CaptureFixture[str]) -> None:
