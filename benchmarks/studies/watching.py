@@ -136,7 +136,7 @@ def main() -> int:
 
 
 def shares(jobs: int) -> dict[str, float]:
-    """One round of counts, each beside one that nobody watches; ``nothing`` is such a drain too, and shows the noise."""
+    """One round of counts, beside one that nobody watches; ``nothing`` is such a drain too, and shows the noise."""
     plain = per_job("nothing", jobs)
     print(f"{plain:,.0f} instructions per job if nobody watches")
     return {kind: plain / per_job(kind, jobs) for kind in FLOORS}
