@@ -30,9 +30,9 @@ RESULT = 50
 ERROR = 200
 SLACK = 128 * 1024
 """Bytes that a server may have more or less of with the same in it."""
-STAYS = {":q", ":qn", ":qi", ":b", ":v", ":Wa", ":K"}
+STAYS = {":q", ":qn", ":qi", ":b", ":v", ":Wa", ":K", ":E", ":Ej", ":Eb"}
 """Keys of an empty store: its layout, the numbers of its queues, the bytes of what has ended, which are none, since
-when workers have been at work, and what the janitor did."""
+when workers have been at work, what the janitor did, and how much was removed."""
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from tests.backends.redis_audit import Audit
 from tests.backends.test_redis_costs import commands
 from tests.valkey import server, stores
 
-STAYS = {"q", "qn", "qi", "b", "v", "P", "o", "Mn", "fq"}
-"""Keys of a store that has policies and no jobs."""
+STAYS = {"q", "qn", "qi", "b", "v", "P", "o", "Mn", "fq", "E", "Ej", "Eb"}
+"""Keys of a store that has policies and no jobs, and counts what was removed."""
 
 
 @pytest_asyncio.fixture

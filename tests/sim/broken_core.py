@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from headrace.seam.records import Settlement
+from headrace.seam.records import Leased, Settlement
 from headrace.types import JobState
 from headrace.worker.attempt import Attempts
 from headrace.worker.claimer import Claimer
@@ -35,11 +35,11 @@ def _tries_for_ever(self: Judge, leased: Any, retry: Any, failure: Any, after: i
 _run = Attempts.run
 
 
-async def _acks_early(self: Attempts, slot: Any, handler: Any) -> None:
+async def _acks_early(self: Attempts, slot: Any, handler: Any, leased: Leased) -> None:
     """Records the job as done, then does it."""
-    self._settler.add(self._judge.done(slot.jobs[0], handler, b""))
+    self._settler.add(self._judge.done(leased, handler, b""))
     await asyncio.sleep(0.1)
-    await _run(self, slot, handler)
+    await _run(self, slot, handler, leased)
 
 
 _answered = Settler.answered

@@ -205,7 +205,9 @@ class PostgresBackend:
         self._opened = True
 
     async def checks(self, kept: int = 0) -> list[Fact]:
-        """What is worth knowing of the server and the way to it, for those who look after it."""
+        """What is worth knowing of the server, if this is open, and of the way to it, for those who look after it."""
+        if not self._opened:
+            return transport(self._connections.in_clear)
         [[commit, fsync, standbys]] = await self._connections.rows(SETTINGS)
         return [*transport(self._connections.in_clear), commits(commit, fsync, standbys)]
 
