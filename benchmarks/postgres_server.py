@@ -30,7 +30,6 @@ _KINDS: Mapping[Kind, Mapping[str, str]] = {
     "large": _COUNTING
     | {
         "max_connections": "3000",
-        "pg_stat_statements.track": "top",
         "wal_level": "minimal",
         "max_wal_senders": "0",
         "maintenance_work_mem": "512MB",

@@ -4,7 +4,7 @@
 and claims again, in one call. The two kinds of queue are measured by turns. Beside jobs a second it tells the CPU time
 of a job, on the server and in the clients: on a machine that does other things too, claims that go one after the other
 get one share of it and claims side by side get many, so that seconds say little there, and CPU time says what a quiet
-machine could do. To be reached is 0.7 of the plain queue.
+machine could do. To be reached is 0.7 of the plain queue, by the clock or by CPU time.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ OUTPUT = HOME / "claimers.jsonl"
 _LEASE = 600_000_000
 _WARM = 8
 _FILL = 1_000
+GOAL = 0.7
 _LIMIT = 600.0
 """Seconds that the others wait for one that has failed."""
 
@@ -183,6 +184,16 @@ def study(servers: Servers, plan: Plan) -> list[Cell]:
     return cells
 
 
+def wrong(cells: Sequence[Cell]) -> list[str]:
+    """What is not reached."""
+    plain = {cell.batch: cell for cell in cells if cell.queue == "plain"}
+    return [
+        f"trips of {cell.batch}: {best:.2f} of the plain queue"
+        for cell in cells
+        if (best := max(cell.rate / plain[cell.batch].rate, plain[cell.batch].cpu / cell.cpu)) < GOAL
+    ]
+
+
 def table(cells: Sequence[Cell]) -> str:
     """What people read."""
     rows = [["batch", "queue", "jobs/s", "of plain", "CPU of a job: server", "clients", "of plain"]]
@@ -207,7 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cells = study(servers, plan)
     print(table(cells))
     keep(given.output, "postgres", facts(Path(tempfile.gettempdir())), [asdict(cell) for cell in cells])
-    return 0
+    print("\n".join(wrong(cells)) or f"turns give at least {GOAL} of the plain queue")
+    return 1 if wrong(cells) else 0
 
 
 if __name__ == "__main__":

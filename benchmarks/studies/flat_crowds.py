@@ -77,10 +77,13 @@ def idle(store: str, servers: Servers, jobs: int, workers: int, place: Path | No
 
 
 def _times(name: str, what: str, before: Sequence[float], after: Sequence[float]) -> list[Crowd]:
-    """Where the median stays, a higher p99 is noise."""
+    """Where the median stays, a higher p99 is noise, and told so."""
     found = {share: (percentile(before, share), percentile(after, share)) for share in (0.5, 0.99)}
     flat = any(many <= 2 * few for few, many in found.values())
-    return [Crowd(name, f"{what} p{share * 100:.0f} ms", few, many, flat) for share, (few, many) in found.items()]
+    return [
+        Crowd(name, f"{what} p{share * 100:.0f} ms", few, many, flat, "noise" if flat and many > 2 * few else "")
+        for share, (few, many) in found.items()
+    ]
 
 
 async def _trickle(url: str, workers: int, jobs: int) -> _Trickled:

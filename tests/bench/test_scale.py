@@ -19,6 +19,8 @@ def test_a_fleet_is_counted_by_the_server(servers: Servers) -> None:
     assert cell.connections >= 2
     assert cell.sessions == fleet.SESSIONS
     assert 0 < cell.p50 <= cell.p99
+    assert cell.claims > 0
+    assert cell.notes > 0
     assert len(fleet.table([cell], [bell]).splitlines()) == 5
 
 
@@ -31,6 +33,13 @@ def test_a_day_goes_and_others_are_timed(servers: Servers) -> None:
     assert going.left < going.size
     assert {cell.call for cell in cells} == {"insert", "claim", "fetch", "finish"}
     assert len(drop.table(going, cells).splitlines()) == 3 + len(cells)
+
+
+def test_who_waits_while_a_day_goes_is_told() -> None:
+    usual, quick = drop.Cell("before", "claim", 9, 1.0, 30.0, 90.0), drop.Cell("after", "claim", 9, 1.0, 60.0, 900.0)
+    slow = drop.Cell("it is counted off", "claim", 9, 1.0, 61.0, 90.0)
+    assert drop.wrong([usual, quick]) == []
+    assert drop.wrong([usual, slow]) == ["claim, it is counted off: p99 61 ms, before 30 ms"]
 
 
 def test_ids_and_vacuums_are_counted(servers: Servers, tmp_path: Path) -> None:
