@@ -313,6 +313,23 @@ def test_text_logs(start: Start, run_json: RunJson) -> None:
     assert not text.startswith("{")
 
 
+def test_all_commands_agree_that_a_killed_worker_is_gone(start: Start, run: Run, run_json: RunJson, gate: str) -> None:
+    worker = start("worker", "jobs", "--name", "doomed", env={"HEADRACE_WORKER__LEASE": "2s"})
+    deadline = time.monotonic() + DEADLINE
+    while state(run_json, gate) != "running":
+        assert time.monotonic() < deadline, "the job was not started in time"
+        time.sleep(0.05)
+    worker.kill()
+    waits = run_json("enqueue", "hello", *APP, "--arg", 'who="sappho"')["id"]
+    while run_json("queue", "list", *APP)["queues"][0]["workers"]:
+        assert time.monotonic() < deadline, "the worker was listed for too long"
+        time.sleep(0.05)
+    assert run("job", "why", waits, *APP).stdout == "no worker listens to queue 'default'\n"
+    report = run_json("health", *APP, code=1)
+    assert (report["ok"], [one["alive"] for one in report["workers"] if one["alive"]]) == (False, [])
+    assert "expected at least 1 worker alive, found 0" in report["problems"][0]
+
+
 # -- several processes
 
 

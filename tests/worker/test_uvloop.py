@@ -29,9 +29,10 @@ def test_a_deadline_that_has_passed_when_it_is_set() -> None:
     assert len(uvloop.run(main())) == 4
 
 
-JOBS = 400
+JOBS = 10_000
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
 def test_no_timeout_costs_a_slot(plain: bool) -> None:
     app = App("memory://", worker={"concurrency": 8})
@@ -49,9 +50,9 @@ def test_no_timeout_costs_a_slot(plain: bool) -> None:
         async with app, asyncio.TaskGroup() as group:
             group.create_task(app.work())
             await app.enqueue_many(slow.job() for _ in range(JOBS))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(600):
                 while (await app.client.stats()).queues[0].failed < JOBS:
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.2)
             assert app.worker is not None
             health = app.worker.health()
             app.stop()

@@ -41,8 +41,8 @@ _FIGURES = {
 def bench_command(url: str | None, jobs: int, rounds: int, as_json: bool) -> None:
     """Measure a store with jobs that do nothing: enqueue, drain, pick-up, request and response.
 
-    Uses its own queues and deletes them afterwards. Its workers plan no schedules and take back no jobs. The figures
-    hold for this machine, this disk and this moment.
+    Uses queues of its own and deletes their jobs afterwards; PostgreSQL forgets their names a day later. Its workers
+    plan no schedules and take back no jobs. The figures hold for this machine, this disk and this moment.
     """
     if url is not None and url.startswith("memory:"):
         raise Problem(USAGE, "memory:// lives in one process, but the worker runs in another", run="headrace bench")
