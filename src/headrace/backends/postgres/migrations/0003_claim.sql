@@ -56,12 +56,24 @@ CREATE FUNCTION unplanned(p_plan integer, p_tick integer, p_outcome integer) RET
 $$;
 
 -- The rows of ``jobs``, for claims. Planned for these ids each time, so that it locks only their days: a cached plan
--- locks all days, and then claims and the duty that makes or drops days would wait for each other. The claim joins by
--- hashing its own rows, which are narrow and, as ROWS tells the planner, few.
+-- locks all days, and then claims and the duty that makes or drops days would wait for each other. The planner walks
+-- through ids that it is given; of many it gets the ends alone, which name the days. The claim joins by hashing its own
+-- rows, which are narrow and, as ROWS tells the planner, few.
 CREATE FUNCTION contents(p_ids uuid[]) RETURNS SETOF jobs LANGUAGE plpgsql VOLATILE ROWS 1000000
 SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    v_first uuid;
+    v_last uuid;
 BEGIN
-    RETURN QUERY SELECT j.* FROM jobs AS j WHERE j.id = ANY (p_ids);  -- jobs_pkey
+    IF cardinality(p_ids) < 50 THEN
+        RETURN QUERY SELECT j.* FROM jobs AS j WHERE j.id = ANY (p_ids);  -- jobs_pkey
+        RETURN;
+    END IF;
+    p_ids := ARRAY(SELECT n FROM unnest(p_ids) AS n ORDER BY n);
+    v_first := p_ids[1];
+    v_last := p_ids[cardinality(p_ids)];
+    RETURN QUERY  -- jobs_pkey
+    SELECT j.* FROM jobs AS j WHERE j.id BETWEEN v_first AND v_last AND j.id = ANY (ARRAY(SELECT unnest(p_ids)));
 END $$;
 
 -- The tenants of these jobs, in order. Planned each time, as above.
