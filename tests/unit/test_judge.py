@@ -282,6 +282,7 @@ def test_an_outcome_that_cannot_be_stored_fails_the_job(number: int) -> None:
     ("kind", "value", "said"),
     [
         (int, "seven", "result of t(…) -> int: expected int, got str"),
+        (int, None, "result of t(…) -> int: expected int, got None"),
         (type(None), 7, "result of t(…) -> None: expected None, got int"),
         (list[int], [1, None], "result of t(…) -> list[int]: expected int, got None, at $[1]"),
         (Any, object(), "result of t(…): cannot encode object: objects of type object are not supported; what can be"),

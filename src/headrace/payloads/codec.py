@@ -97,9 +97,19 @@ class _TypedSerde(Generic[T]):
         self._typed = type is not Any
         self.type = type
         """The type that values are checked against; Any: none."""
+        self.takes_none = _takes_none(self)
+        """Whether None is a value of this type."""
 
     def decode(self, body: bytes) -> T:
         return _decoding(self._decode, body)  # type: ignore[no-any-return]
+
+
+def _takes_none(serde: _TypedSerde[Any]) -> bool:
+    try:
+        serde.decode(serde._encode(None))
+    except CodecError:
+        return False
+    return True
 
 
 class JsonSerde(_TypedSerde[T]):

@@ -129,7 +129,7 @@ class Packer:
     def wrap_result(self, value: T, serde: Serde[T], job_id: bytes) -> bytes | None:
         """A cell with a handler's result; None for JSON's null, which is what most return. A large result is neither
         compressed nor sealed yet: that is for ``compress``, or at least for ``seal_result``."""
-        if value is None and serde.kind == JSON:
+        if value is None and serde.kind == JSON and getattr(serde, "takes_none", True):
             return None
         body = self.encode(value, serde, "result")
         return (self.envelope if len(body) <= LARGE else self._uncompressed).wrap(body, serde.kind, "result", "result")
