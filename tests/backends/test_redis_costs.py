@@ -417,3 +417,14 @@ async def test_ticks_are_swept_without_a_look_at_those_that_stay(store: RedisBac
         swept = await store.sweep(SweepClause(target=SweepTarget.TICKS, older_than=HOUR, limit=10), T0 + HOUR)
     assert (swept.removed, swept.more) == (10, True)
     assert asked.count() < 60
+
+
+@pytest.mark.parametrize("rules", [False, True])
+async def test_a_single_job_is_one_call_also_where_queues_have_rules(store: RedisBackend, rules: bool) -> None:
+    if rules:
+        await store.policies.save(Policy(queue="q", depth=1_000))
+    await store.insert([row(0)], T0)
+    with commands() as sent:
+        for n in range(1, 11):
+            await store.insert([row(n)], T0)
+    assert 10 <= len(sent.calls()) < 20, "on a slow machine the short way is tried again"

@@ -19,6 +19,7 @@ from psycopg.errors import DatatypeMismatch, UniqueViolation
 from headrace.backends.archive import Archive
 from headrace.backends.changes import arguments
 from headrace.backends.claims import ClaimParts
+from headrace.backends.detours import Detours
 from headrace.backends.listed_workers import claiming_from
 from headrace.backends.portions import Costs, Portions, of_selection
 from headrace.backends.postgres import rows as shapes
@@ -132,6 +133,7 @@ class PostgresBackend:
         """Calls that went through once, here or on a sibling: what the server refuses of these was there before, and
         may be there again."""
         self._sql = _statements(schema)
+        self._detours = Detours()
         self._one = {"insert_one": self._sql["insert_one"].replace("%%", "%").encode()}
         self._bulk = Bulk(self._connections, self._sql, allowed=copy)
         self._portions = Portions(_COSTS)
@@ -293,7 +295,7 @@ class PostgresBackend:
     async def _insert_one(self, row: r.Row, at: r.Stamp) -> bool:
         """Store a plain row in a way of its own. False: nothing is stored, as it is not plain, its queue is new or has
         rules, or its id is stored already."""
-        if self._confined or not shapes.is_alone(row):
+        if self._confined or not shapes.is_alone(row) or row.queue in self._detours:
             return False
         topic = f"queue:{row.queue}"
         hint = self._notifier.along(topic)
@@ -305,6 +307,8 @@ class PostgresBackend:
             return False
         if told == _LEFT:
             self._notifier.count(topic, 1)
+        elif told == _NOT_PLAIN:
+            self._detours.add(row.queue)
         return told != _NOT_PLAIN
 
     async def _value(self, name: str, params: Sequence[bytes | None], sent: int) -> bytes | None:

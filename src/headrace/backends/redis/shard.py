@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from headrace.backends.archive import MARGIN, Archive, End
 from headrace.backends.changes import arguments
 from headrace.backends.claims import ClaimParts, both
+from headrace.backends.detours import Detours
 from headrace.backends.listed_workers import claiming_from
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
@@ -75,6 +76,7 @@ class Shard:
         self._where = where
         self._away = away
         self._claim_parts = ClaimParts(_NAMED)
+        self._detours = Detours()
         self.ticks = ShardTicks(self._run, away)
         self.policies = ShardPolicies(self._run, self.limits.count_cap)
         self.references = RedisReferences(self._run)
@@ -92,10 +94,10 @@ class Shard:
     async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         """In several calls if it is much work for the server."""
         marshalling.checked(rows)
-        if len(rows) == 1 and marshalling.is_alone(rows[0]):
-            row = rows[0]
+        if len(rows) == 1 and marshalling.is_alone(row := rows[0]) and row.queue not in self._detours:
             if not await self._run("insert_one", at_arg(at), *marshalling.one_args(row)):
                 return [r.Inserted(r.InsertStatus.NEW, row.id)]
+            self._detours.add(row.queue)
         answers: list[r.Inserted] = []
         for piece in pieces(rows):
             try:
