@@ -51,6 +51,21 @@ async def test_what_comes_alone_goes_at_once(tasks: Tasks) -> None:
     assert store.trips == [[0], [1], [2]]
 
 
+async def test_a_store_that_answers_at_once_starves_nobody(tasks: Tasks) -> None:
+    batcher, turns = make(Store(), tasks), 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    tasks.start(other(), "other")
+    for n in range(160):
+        assert await batcher.put(n) == 2 * n
+    assert turns >= 10
+
+
 async def test_what_comes_meanwhile_goes_together(tasks: Tasks) -> None:
     store = Store()
     store.gate.clear()

@@ -21,6 +21,8 @@ R = TypeVar("R")
 
 _Entry = tuple[T, asyncio.Future[R], float]
 """An item, its answer, and when it arrived."""
+_YIELD_EVERY = 16
+"""Lone items that may follow each other without a turn of the loop."""
 
 
 class Batcher(Generic[T, R]):
@@ -63,6 +65,8 @@ class Batcher(Generic[T, R]):
         """Items that wait for their part of the store to come back."""
         self._crowd = 0
         """How many items the last trip carried."""
+        self._alone = 0
+        """How many lone items were sent since other coroutines had a turn."""
         self._busy = False
         self._quiet: asyncio.Event | None = None
         """Set when nothing is under way; there only if somebody waits for that."""
@@ -93,7 +97,9 @@ class Batcher(Generic[T, R]):
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            await asyncio.sleep(0)  # a store that answers at once must not starve other coroutines
+            self._alone = (self._alone + 1) % _YIELD_EVERY
+            if not self._alone:  # a store that answers at once must not starve other coroutines
+                await asyncio.sleep(0)
             items = [item]
             [answer] = await self._wait.answer(self._send(items), began, items)
             return answer
