@@ -17,6 +17,7 @@ from headrace.api.connection import open_backend
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres import connections as postgres_connections
 from headrace.backends.postgres import hints as postgres_hints
+from headrace.backends.postgres import presence
 from headrace.backends.redis import connections as redis_connections
 from headrace.backends.redis import hints as redis_hints
 from headrace.errors import Unavailable
@@ -104,10 +105,10 @@ class OverPostgres(Network):
 
     def listen_closely(self, patch: pytest.MonkeyPatch) -> None:
         for name in ("_QUIET", "_ANSWER"):
-            patch.setattr(postgres_hints, name, 0.2)
+            patch.setattr(presence, name, 0.2)
 
     def listen_for_ever(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(postgres_hints, "_QUIET", 3_600.0)
+        patch.setattr(presence, "_QUIET", 3_600.0)
 
     async def lost(self, line: Proxy, call: Awaitable[Any]) -> None:
         before = line.swallowed
