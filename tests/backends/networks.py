@@ -14,10 +14,9 @@ import pytest
 from servers.proxy import Proxy
 
 from headrace.api.connection import open_backend
-from headrace.backends.postgres import PostgresBackend
+from headrace.backends.postgres import PostgresBackend, presence
 from headrace.backends.postgres import connections as postgres_connections
 from headrace.backends.postgres import hints as postgres_hints
-from headrace.backends.postgres import presence
 from headrace.backends.redis import connections as redis_connections
 from headrace.backends.redis import hints as redis_hints
 from headrace.errors import Unavailable
