@@ -100,7 +100,7 @@ class OverPostgres(Network):
 
     def limit(self, patch: pytest.MonkeyPatch, seconds: float) -> None:
         patch.setattr(postgres_connections, "LIMIT", seconds)
-        patch.setattr(postgres_connections, "_GRACE", 0.0)
+        patch.setattr(postgres_connections, "GRACE", 0.0)
 
     def listen_closely(self, patch: pytest.MonkeyPatch) -> None:
         for name in ("_QUIET", "_ANSWER"):

@@ -11,9 +11,11 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from headrace.api.direct import _Patience as ThreadPatience
 from headrace.backends.memory import MemoryBackend
 from headrace.core.batcher import Batcher
-from headrace.core.patience import Patience
+from headrace.core.driving import drive
+from headrace.core.patience import GRACE, SLOWEST, Patience
 from headrace.core.tasks import Tasks
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
@@ -55,6 +57,29 @@ def test_so_is_a_repeated_one_in_the_same_time() -> None:
         return asyncio.get_running_loop().time(), tries
 
     assert run(main()) == (11.0, 4)
+
+
+def test_a_thread_keeps_it_once_for_all_that_a_call_asks() -> None:
+    kept, left = ThreadPatience(Random(1), 0.1), list[float]()
+
+    async def away() -> None:
+        left.append(kept.left())
+        raise Unavailable("away")
+
+    async def call() -> None:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="away"):
+                await kept.repeat(away)
+
+    kept.begin()
+    drive(call())
+    assert len(left) > 1
+    assert left == sorted(left, reverse=True)
+    assert left[0] <= 0.1 + GRACE
+    kept.begin()
+    with pytest.raises(Unavailable):
+        drive(kept.repeat(away, [10 * SLOWEST], lambda size: size))
+    assert 9 < left[-1] <= 10
 
 
 def test_whoever_ends_the_task_ends_it() -> None:

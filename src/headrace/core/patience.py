@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 GRACE = 1.0
 """Seconds that an answer may take longer than patience lasts: with little patience, a call still has some time."""
-_SLOWEST = 256 * 1024
+SLOWEST = 256 * 1024
 """Bytes a second. A request that takes longer than patience at this rate has the time that it takes."""
 
 
@@ -78,7 +78,7 @@ class Wait(Generic[T]):
         if task is None:
             return
         loop = asyncio.get_running_loop()
-        deadline = self._began + max(self._seconds + GRACE, sum(map(self._weigh, self._items)) / _SLOWEST)
+        deadline = self._began + max(self._seconds + GRACE, sum(map(self._weigh, self._items)) / SLOWEST)
         if loop.time() < deadline:
             self._timer = loop.call_at(deadline, self._look)
         else:

@@ -49,6 +49,7 @@ from headrace.backends.statements import read
 from headrace.backends.states import CODES, STATES
 from headrace.errors import BackendError, ConfigError, SchemaMismatch
 from headrace.seam import records as r
+from headrace.seam.protocol import Left
 from headrace.seam.usage import Usage
 from headrace.types import JobState
 
@@ -151,17 +152,17 @@ class PostgresBackend:
         return Notifier(connections, self._schema)
 
     @property
-    def blocking(self) -> Callable[[float], PostgresBackend]:
+    def blocking(self) -> Callable[[Left], PostgresBackend]:
         from headrace.backends.postgres.blocking import BlockingPostgres
 
-        def make(limit: float) -> PostgresBackend:
+        def make(left: Left) -> PostgresBackend:
             other = BlockingPostgres(
                 self._url, where=self._where, schema=self._schema, listen=False, prepare=self._prepare, migrate=False,
                 copy=False,
             )  # fmt: skip
             other._served = self._served
             other._events = PostgresEvents(other._connections, self._schema) if self._listen else None
-            other.within(limit)
+            other.within(left)
             return other
 
         return make

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from psycopg import AsyncConnection, AsyncCursor, BaseConnection, Error, ProgrammingError, waiting
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import ExecStatus
 
 from headrace.backends.postgres.arrays import register
 from headrace.backends.postgres.spoken import Spoken
@@ -32,11 +31,11 @@ _SLOWEST = 256 * 1024
 """A call gets more time for what it sends, at this many bytes a second, so that a large batch gets through."""
 _LARGE = 1024 * 1024
 """Bytes from which the server is told so, as it counts the time in which they arrive."""
-_GRACE = 1.0
+GRACE = 1.0
 """Seconds more until a silent server counts as gone."""
 _STALL = 5.0
 """Seconds that an answer may pause once it has begun to arrive."""
-_CANCELLING = 5.0
+CANCELLING = 5.0
 """Seconds in which the server must accept a request to end a statement."""
 _SPARE = 60.0
 """Seconds that a connection may lie unused; the last one stays."""
@@ -55,8 +54,6 @@ _DEFAULTS: dict[str, str | int] = {
 """Unless the URL says otherwise. Nine seconds after a machine is gone, so are its connections. Of several hosts, the
 one that takes writes is used, never a standby."""
 _ENVIRONMENT = {"connect_timeout": "PGCONNECT_TIMEOUT", "target_session_attrs": "PGTARGETSESSIONATTRS"}
-
-_COPYING = (ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH)
 
 _FIXED = {"client_encoding": "UTF8"}
 """Whatever the URL says."""
@@ -133,27 +130,13 @@ class Session(Spoken, AsyncConnection[Any]):
     async def abandon(self) -> None:
         """Have the server end a call that was given up. Returns when it has, or has hung up."""
         try:
-            await self.cancel_safe(timeout=_CANCELLING)
+            await self.cancel_safe(timeout=CANCELLING)
         except Error as error:
             log.debug("a statement that was given up could not be cancelled: %s", error)
         try:
-            await waiting.wait_async(self._discard(), self.pgconn.socket, interval=1.0)
+            await waiting.wait_async(self.discard(), self.pgconn.socket, interval=1.0)
         except Error as error:
             log.debug("a connection that was given up is gone: %s", error)
-
-    def _discard(self) -> PQGen[None]:
-        """Read the rest of the answer."""
-        while True:
-            self.pgconn.consume_input()
-            while not self.pgconn.is_busy():
-                result = self.pgconn.get_result()
-                if result is None or result.status in _COPYING:
-                    return
-            yield waiting.WAIT_R
-
-    def end(self) -> None:
-        """Hang up, without a word to the server."""
-        self.pgconn.finish()
 
     def __del__(self, *_: Any) -> None:
         """Hang up if the loop has ended."""
@@ -251,7 +234,7 @@ class Connections:
         """A connection for one transaction that sends this many bytes."""
         if not self._open:
             raise Unavailable(f"{self.where}: the connections are closed")
-        limit = LIMIT + sent / _SLOWEST + _GRACE
+        limit = LIMIT + sent / _SLOWEST + GRACE
         try:
             async with asyncio.timeout(limit) as session_limit:
                 deadline = asyncio.get_running_loop().time() + limit
