@@ -254,6 +254,22 @@ async def test_a_call_that_was_given_up_is_ended_on_the_server(store: PostgresBa
                 await asyncio.sleep(0.01)
 
 
+async def test_a_batch_that_is_rolled_back_costs_no_job_that_comes_after_it(store: PostgresBackend) -> None:
+    """The driver forgets all prepared statements then, those too that it knows nothing of."""
+    backend = PostgresBackend(server().url(), schema=SCHEMA, size=1)
+    await backend.open()
+    await backend.insert([row(1, queue="q")], T0)
+    await backend.insert([row(2, queue="q")], T0)
+    for _ in range(4):
+        await backend.stats(T0)
+    heavy = [row(n, queue="q", cells={"parameters": bytes(400_000)}) for n in (2, 3, 4, 5)]
+    statuses = [answer.status for answer in await backend.insert(heavy, T0)]
+    assert statuses == [InsertStatus.SAME, InsertStatus.NEW, InsertStatus.NEW, InsertStatus.NEW]
+    await backend.stats(T0)
+    assert [answer.status for answer in await backend.insert([row(6, queue="q")], T0)] == [InsertStatus.NEW]
+    await backend.close()
+
+
 async def test_a_server_that_cannot_be_told_keeps_its_places_and_no_more(store: PostgresBackend) -> None:
     """Backends that stand still hear of no cancellation; nobody connects past them, and all is well when they go on."""
     backend = PostgresBackend(f"{server().url()}?application_name=still", schema=SCHEMA, size=2)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
-from psycopg import AsyncConnection, AsyncCursor, BaseConnection, Error, ProgrammingError, waiting
+from psycopg import AsyncConnection, AsyncCursor, AsyncTransaction, BaseConnection, Error, ProgrammingError, waiting
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -91,6 +91,9 @@ class Session(Spoken, AsyncConnection[Any]):
     """Of the current call; None on a connection that belongs to one caller."""
     given_up = False
     """Whether a call was broken off that the server may still work on."""
+    rolled_back = False
+    """Whether a transaction failed on it: the driver has the server forget all prepared statements then, also those
+    that it knows nothing of."""
     _sending = False
     """Whether some of the last call may not have been sent."""
 
@@ -98,6 +101,17 @@ class Session(Spoken, AsyncConnection[Any]):
     def cursor_of_rows(self) -> AsyncCursor[Any]:
         """One for all calls: making one takes as long as using it."""
         return self.cursor(binary=True)
+
+    @asynccontextmanager
+    async def transaction(
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> AsyncIterator[AsyncTransaction]:
+        try:
+            async with super().transaction(savepoint_name, force_rollback) as transaction:
+                yield transaction
+        except BaseException:
+            self.rolled_back = True
+            raise
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         if self.given_up:  # whatever follows, such as a rollback, is broken off too
@@ -351,7 +365,7 @@ class Connections:
     def _give(self, session: Session) -> None:
         self._places.release()
         now = asyncio.get_running_loop().time()
-        if not (self._open and session.through and now < session.born + LIFETIME):
+        if not (self._open and session.through and not session.rolled_back and now < session.born + LIFETIME):
             session.end()
             return
         session.unused_since = now
