@@ -12,7 +12,10 @@ from psycopg import AsyncConnection, sql
 
 FLICKER = 0.25
 """Seconds between a change and its end, where one comes and goes several times."""
-_PASSED_ON = ("complete_and_claim_v1", "complete_v1", "finish_v1", "insert_v1", "renew_v1")
+_PASSED_ON = (
+    "claim_v1", "complete_and_claim_v1", "complete_v1", "finish_v1", "insert_one_v1", "insert_v1", "renew_v1",
+    "seal_v1",
+)  # fmt: skip
 """What workers and producers call all the time."""
 _BODY = re.compile(r"LANGUAGE \w+(.*)AS \$function\$.*\$function\$", re.DOTALL)
 

@@ -42,6 +42,7 @@ def make_app(
     ahead: float = AHEAD,
     witness: bool = False,
     objects: str = "",
+    patience: float = 30.0,
 ) -> App:
     """The app that producers and workers share. Results name the epoch that made them; with ``witness`` the ledger
     tells of leases too. ``objects`` is the URL of an object store for sections of more than a few hundred bytes."""
@@ -52,6 +53,7 @@ def make_app(
         retention=KEEP,
         planner={"ahead": ahead, "every": ahead / 6},
         result_ttl="365d",
+        patience=patience,
         objects={"url": objects, "parameters": {"over": 500}} if objects else {},
     )
     ledger = LedgerWriter(folder) if folder else None

@@ -14,7 +14,7 @@ import pytest
 from servers.proxy import Proxy
 
 from headrace.api.connection import open_backend
-from headrace.backends.postgres import PostgresBackend
+from headrace.backends.postgres import PostgresBackend, presence
 from headrace.backends.postgres import connections as postgres_connections
 from headrace.backends.postgres import hints as postgres_hints
 from headrace.backends.redis import connections as redis_connections
@@ -100,14 +100,14 @@ class OverPostgres(Network):
 
     def limit(self, patch: pytest.MonkeyPatch, seconds: float) -> None:
         patch.setattr(postgres_connections, "LIMIT", seconds)
-        patch.setattr(postgres_connections, "_GRACE", 0.0)
+        patch.setattr(postgres_connections, "GRACE", 0.0)
 
     def listen_closely(self, patch: pytest.MonkeyPatch) -> None:
         for name in ("_QUIET", "_ANSWER"):
-            patch.setattr(postgres_hints, name, 0.2)
+            patch.setattr(presence, name, 0.2)
 
     def listen_for_ever(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(postgres_hints, "_QUIET", 3_600.0)
+        patch.setattr(presence, "_QUIET", 3_600.0)
 
     async def lost(self, line: Proxy, call: Awaitable[Any]) -> None:
         before = line.swallowed

@@ -22,7 +22,9 @@ from headrace.testing.conformance.read import ReadTests
 from headrace.types import JobState
 from tests import postgres, valkey
 
-LIMIT = 60.0
+
+def _left() -> float:
+    return 60.0
 
 
 class _Calls(InsertTests, AlterTests, ReadTests):
@@ -33,7 +35,7 @@ class TestSqlite(_Calls):
     capabilities = ("durable", "policies", "store_depth", "ticks", "references", "finish_and_claim")
 
     def connect(self, place: Path) -> SqliteBackend:
-        return SqliteBackend(place / "jobs.db").blocking(LIMIT)
+        return SqliteBackend(place / "jobs.db").blocking(_left)
 
 
 class TestPostgres(InsertTests):
@@ -41,7 +43,7 @@ class TestPostgres(InsertTests):
 
     def connect(self, place: Path) -> PostgresBackend:
         _made()
-        return postgres.stores.connect(place).blocking(LIMIT)
+        return postgres.stores.connect(place).blocking(_left)
 
 
 class TestRedis(InsertTests):
@@ -50,7 +52,7 @@ class TestRedis(InsertTests):
     def connect(self, place: Path) -> RedisBackend:
         make = valkey.stores.connect(place).blocking
         assert make is not None
-        return make(LIMIT)
+        return make(_left)
 
 
 @functools.cache

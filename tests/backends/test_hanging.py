@@ -11,13 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
 from servers.postgres import Postgres
 from servers.valkey import Valkey
 
-from headrace import App, Client, Every, NewJob, Settings, SyncApp
+from headrace import App, Client, Every, JobInfo, NewJob, Settings, SyncApp
+from headrace.backends.postgres import connections
+from headrace.backends.redis import blocking
 from headrace.backends.sqlite import SqliteBackend, connection_thread
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
@@ -66,6 +69,7 @@ class StandingPostgres(Stand):
 
     def patient(self, patch: pytest.MonkeyPatch) -> None:
         OverPostgres().limit(patch, NEVER)
+        patch.setitem(connections._DEFAULTS, "connect_timeout", int(NEVER))
 
     def backend(self, place: Path) -> Backend:
         return postgres.stores.connect(place)
@@ -79,6 +83,7 @@ class StandingValkey(Stand):
 
     def patient(self, patch: pytest.MonkeyPatch) -> None:
         OverValkey().limit(patch, NEVER)
+        patch.setattr(blocking, "CONNECT", NEVER)
 
     def backend(self, place: Path) -> Backend:
         return valkey.stores.connect(place)
@@ -232,6 +237,33 @@ def test_nor_does_a_call_from_a_thread(stand: Stand, tmp_path: Path) -> None:
             asked = {name: threads.submit(ask, name) for name in calls}
             answers = {name: one.result(LONG) for name, one in asked.items()}
         all_given_up(stand, answers)
+
+
+def test_nor_does_one_that_goes_straight_to_the_store(stand: Stand, tmp_path: Path) -> None:
+    """Neither those that have a connection, nor those that need one, nor those for whom there is none."""
+    app = make_app(stand.backend(tmp_path))
+    calls: dict[str, Callable[[SyncApp, UUID], Any]] = {
+        "enqueue": lambda jobs, job: app.tasks["t"].enqueue_sync(),  # type: ignore[attr-defined]
+        "cancel": lambda jobs, job: jobs.cancel(job),
+        "get": lambda jobs, job: jobs.get(job),
+    }
+
+    def ask(name: str) -> Any:
+        try:
+            return calls[name](jobs, job)
+        except Exception as error:
+            return error
+
+    with SyncApp(app) as jobs, ThreadPoolExecutor(12) as threads:
+        job = app.tasks["t"].enqueue_sync().id  # type: ignore[attr-defined]
+        with stand.hanging(tmp_path):
+            asked = [(name, threads.submit(ask, name)) for name in [*calls] * 4]
+            for name, one in asked:
+                answer = one.result(LONG)
+                assert isinstance(answer, Unavailable) or (name == "get" and stand.reads), (name, answer)
+        while not isinstance(ask("get"), JobInfo):
+            pass
+        assert app.tasks["t"].enqueue_sync().id != job  # type: ignore[attr-defined]
 
 
 async def test_a_wait_that_has_begun_ends_too(stand: Stand, app: App, tmp_path: Path) -> None:

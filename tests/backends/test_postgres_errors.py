@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.backends.postgres.translate import translated
+from headrace.backends.postgres.translate import allowed, translated
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Corrupt, Rejected, SchemaMismatch, StoreFull, Unavailable
 from headrace.seam.records import Claim
@@ -120,9 +120,33 @@ async def test_rights_that_are_gone_are_waited_for_by_those_who_had_them(databas
         await store.insert([row(2)])
 
 
+async def test_so_are_those_of_other_calls_that_go_with_them(database: str) -> None:
+    """Whoever has stored one job could have stored several."""
+    async with opened(database, ROLE, "producer") as store:
+        await store.insert([row(1), row(2)])
+        other = PostgresBackend(server().url(database, ROLE), listen=False)
+        await other.open()
+        await other.insert([row(3)])
+        admin(database, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA headrace FROM passing")
+        with pytest.raises(NotLetIn):
+            await other.insert([row(4, key="k"), row(5)])
+        with pytest.raises(ConfigError, match="grant worker"):
+            await other.claim(Claim("w1", ("q",), 1, LEASE))
+        await other.close()
+
+
+async def test_it_is_told_who_may_call_each_function(database: str) -> None:
+    async with opened(database, "headrace"):
+        with psycopg.connect(server().url(database)) as connection:
+            rights = connection.execute("SELECT part, name FROM headrace.rights WHERE part !~ 'confined'").fetchall()
+    functions = {name for _, name in rights if name.endswith("_v1")}
+    for name in functions:
+        assert allowed(f"SELECT {name}(") == {part for part, granted in rights if granted == name}, name
+
+
 async def test_a_user_who_never_had_a_right_is_told_at_once(database: str) -> None:
     async with opened(database, ROLE, "reader") as store:
-        with pytest.raises(ConfigError, match="grant producer") as told:
+        with pytest.raises(ConfigError, match=r"grant producer ROLE") as told:
             await store.insert([row(1)])
     assert not isinstance(told.value, Unavailable)
 
@@ -152,9 +176,9 @@ async def test_a_function_that_is_made_anew(database: str) -> None:
 
 async def test_a_function_that_never_was_there(database: str) -> None:
     async with opened(database, "headrace") as store:
-        admin(database, "ALTER FUNCTION headrace.insert_v1 RENAME TO gone_for_now")
-        with pytest.raises(SchemaMismatch, match="insert_v1") as told:
-            await store.insert([row(2)])
+        admin(database, "ALTER FUNCTION headrace.claim_v1 RENAME TO gone_for_now")
+        with pytest.raises(SchemaMismatch, match="claim_v1") as told:
+            await store.claim(Claim("w1", ("q",), 1, LEASE))
         assert not isinstance(told.value, Unavailable)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 from urllib.parse import quote
 from uuid import UUID
@@ -486,6 +487,87 @@ async def test_whoever_is_let_into_the_database_locks_nothing_of_ours(store: Pos
                     stranger.execute(f"LOCK TABLE {SCHEMA}.{what} IN {mode} MODE".encode())
     counted = {place.target: place.count for place in (await store.stats()).kept}
     assert (counted["completed"], counted["failed"], counted["ticks"]) == (5, 5, 0)
+
+
+OURS = ("1751474532, 1", "1751474532, 2")
+"""Locks in memory by which ``insert_one_v1`` goes, as everybody can read there."""
+
+
+def seen_locks() -> set[str]:
+    """Those that ``pg_locks`` shows, as the functions that take them are told."""
+    query = "SELECT classid::bigint, objid::bigint, objsubid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        found = connection.execute(query).fetchall()
+    return {
+        f"{high}, {low}" if kind == 2 else str((high << 32 | low) - (high >> 31 << 64)) for high, low, kind in found
+    }
+
+
+async def locks_of_listeners() -> set[str]:
+    """Those that they have, as a stranger can look up."""
+    listening = PostgresBackend(url("hostile owner"), schema=SCHEMA)
+    await listening.open()
+    assert listening.hints is not None
+    assert listening.events is not None
+    async with listening.hints.listen(["queue:q"]), listening.events.listen():
+        found = await asyncio.to_thread(seen_locks)
+    await listening.close()
+    assert len(found) == 2
+    return found
+
+
+@asynccontextmanager
+async def taken(locks: Iterable[str]) -> AsyncIterator[None]:
+    """A stranger has these locks, or is the first to wait for them."""
+    tasks, began = [], "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'"
+    async with AsyncExitStack() as strangers:
+        for lock in locks:
+            stranger = await psycopg.AsyncConnection.connect(url("hostile stranger"), autocommit=True)
+            await strangers.enter_async_context(stranger)
+            take = f"SELECT pg_catalog.pg_advisory_lock({lock})".encode()
+            tasks.append(asyncio.ensure_future(stranger.execute(take)))
+        async with await psycopg.AsyncConnection.connect(server().url(), autocommit=True) as looking:
+            while (await (await looking.execute(began)).fetchone()) != (len(tasks),):
+                await asyncio.sleep(0.01)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+async def test_locks_of_strangers_keep_nobody_from_hearing_of_jobs(store: PostgresBackend, waiting: bool) -> None:
+    """Be they had or only waited for."""
+    locks = await locks_of_listeners() | set(OURS)
+    await store.insert([row(800, queue="q")])
+    first, second = (PostgresBackend(url("hostile owner"), schema=SCHEMA) for _ in range(2))
+    await first.open()
+    await second.open()
+    assert second.hints is not None
+    assert first.events is not None
+    assert second.events is not None
+    async with asyncio.timeout(60), AsyncExitStack() as ours, AsyncExitStack() as theirs:
+        if waiting:
+            assert first.hints is not None
+            await ours.enter_async_context(first.hints.listen(["queue:q"]))
+            await ours.enter_async_context(first.events.listen())
+        await theirs.enter_async_context(taken(locks))
+        hints = await ours.enter_async_context(second.hints.listen(["queue:q"]))
+        events = await ours.enter_async_context(second.events.listen())
+        await store.insert([row(801, queue="q")])
+        assert (await anext(hints)).topic == "queue:q"
+        assert await first.events.heard()
+        await first.events.tell([b"news"])
+        assert await anext(events) == b"news"
+        await theirs.aclose()
+        while await asyncio.to_thread(seen_locks) != locks - {OURS[1]}:
+            await asyncio.sleep(0.05)
+        await store.insert([row(802, queue="q")])
+        assert (await anext(hints)).topic == "queue:q"
+    await first.close()
+    await second.close()
 
 
 async def test_a_transaction_that_a_confined_role_leaves_open_holds_up_nobody_else(store: PostgresBackend) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ import pytest
 import pytest_asyncio
 from servers.postgres import Postgres
 
-from headrace import App, Client, EventKind, JobState, Settings
+from headrace import App, Client, EventKind, JobState, Settings, SyncApp
+from headrace.api.connection import open_backend
 from headrace.backends.postgres import PostgresBackend, connections
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam.records import InsertStatus
@@ -47,6 +51,16 @@ async def store(tmp_path: Path) -> AsyncIterator[PostgresBackend]:
     await backend.open()
     yield backend
     await backend.close()
+
+
+@pytest.fixture
+def store_made(tmp_path: Path) -> None:
+    async def make() -> None:
+        backend = stores.connect(tmp_path)
+        await backend.open()
+        await backend.close()
+
+    asyncio.run(make())
 
 
 def sessions(backend: PostgresBackend) -> int:
@@ -240,6 +254,22 @@ async def test_a_call_that_was_given_up_is_ended_on_the_server(store: PostgresBa
                 await asyncio.sleep(0.01)
 
 
+async def test_a_batch_that_is_rolled_back_costs_no_job_that_comes_after_it(store: PostgresBackend) -> None:
+    """The driver forgets all prepared statements then, those too that it knows nothing of."""
+    backend = PostgresBackend(server().url(), schema=SCHEMA, size=1)
+    await backend.open()
+    await backend.insert([row(1, queue="q")], T0)
+    await backend.insert([row(2, queue="q")], T0)
+    for _ in range(4):
+        await backend.stats(T0)
+    heavy = [row(n, queue="q", cells={"parameters": bytes(400_000)}) for n in (2, 3, 4, 5)]
+    statuses = [answer.status for answer in await backend.insert(heavy, T0)]
+    assert statuses == [InsertStatus.SAME, InsertStatus.NEW, InsertStatus.NEW, InsertStatus.NEW]
+    await backend.stats(T0)
+    assert [answer.status for answer in await backend.insert([row(6, queue="q")], T0)] == [InsertStatus.NEW]
+    await backend.close()
+
+
 async def test_a_server_that_cannot_be_told_keeps_its_places_and_no_more(store: PostgresBackend) -> None:
     """Backends that stand still hear of no cancellation; nobody connects past them, and all is well when they go on."""
     backend = PostgresBackend(f"{server().url()}?application_name=still", schema=SCHEMA, size=2)
@@ -262,6 +292,47 @@ async def test_a_server_that_cannot_be_told_keeps_its_places_and_no_more(store: 
                 os.kill(pid, signal.SIGCONT)
     await backend.stats(T0)
     await backend.close()
+
+
+def test_many_impatient_threads_have_few_connections(store_made: None) -> None:
+    """A call that is given up is ended on the server, and counts until then."""
+    url = f"{server().url()}?application_name=threads&schema={SCHEMA}"
+    app = App(Client(open_backend(url), Settings(patience="200ms")))
+    app.task(name="t", queue="q")(lambda: None)
+    look = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'threads'"
+    stuck = f"{look} AND state = 'active'"
+    given_up, most = threading.Semaphore(0), 0
+    ended = threading.Event()
+
+    def call() -> None:
+        while not ended.is_set():
+            try:
+                app.tasks["t"].enqueue_sync()  # type: ignore[attr-defined]
+            except Unavailable:
+                given_up.release()
+
+    with (
+        SyncApp(app),
+        psycopg.connect(server().url(), options="-c statement_timeout=0") as besieger,
+        psycopg.connect(server().url(), autocommit=True) as other,
+        ThreadPoolExecutor(16) as threads,
+    ):
+        besieger.execute(f"LOCK TABLE {SCHEMA}.jobs, {SCHEMA}.queues IN ACCESS EXCLUSIVE MODE")
+        calls = [threads.submit(call) for _ in range(16)]
+        try:
+            for _ in range(64):
+                assert given_up.acquire(timeout=60)
+                [found] = other.execute(look).fetchone() or (0,)
+                most = max(most, found)
+        finally:
+            ended.set()
+        for one in calls:
+            one.result(60)
+        while other.execute(stuck).fetchone() != (0,):
+            time.sleep(0.05)
+        besieger.rollback()
+        assert app.tasks["t"].enqueue_sync()  # type: ignore[attr-defined]
+    assert 0 < most <= 4 + 4 + 2  # of threads, of the loop that serves the rest, and some that are about to go
 
 
 async def test_a_connection_that_was_not_waited_for_is_used_by_the_next(
@@ -295,7 +366,7 @@ async def test_a_statement_that_takes_too_long_is_ended_by_the_server(
     """Nothing of a call that was given up is left behind on the server: here one that waits for a key of a transaction
     that does not end."""
     monkeypatch.setattr(connections, "LIMIT", 1.0)
-    monkeypatch.setattr(connections, "_GRACE", 10.0)
+    monkeypatch.setattr(connections, "GRACE", 10.0)
     backend = store.sibling()
     await backend.open()
     async with store._connections.connection() as other, other.transaction():

@@ -548,6 +548,7 @@ def test_what_acts_for_its_owner_is_not_for_everybody() -> None:
     }
     path = 'search_path="Roles of ""all"" kinds", pg_temp'
     assert [(name, open_) for name, config, open_ in found if open_ or path not in config] == []
+    assert [name for name, config, _ in found if "jit=off" not in config] == []
 
 
 @pytest.mark.parametrize("noun", ["calls", "bind"])

@@ -44,6 +44,14 @@ def run_of(name: JobId, epoch: int = 1) -> tuple[str, str, int, int, float]:
     return "start", dashed(name), epoch, 7, float(epoch)
 
 
+def test_a_lease_under_which_a_job_is_started_twice_is_told_of_whoever_starts_it(tmp_path: Path) -> None:
+    a, b = dashed(ONE), dashed(TWO)
+    fine = [("start", a, 1, 1, 0.0), ("end", a, 1, 1, 1.0), ("start", a, 2, 2, 2.0), ("start", b, 1, 1, 3.0)]
+    assert ledger(tmp_path, *fine).doubled() == 0
+    found = ledger(tmp_path, ("start", a, 2, 3, 4.0), ("start", b, 1, 1, 5.0), ("start", b, 1, 2, 6.0))
+    assert found.doubled() == 2
+
+
 def test_a_run_without_fault_is_good(tmp_path: Path) -> None:
     found = Findings(
         [ONE, TWO], [record(ONE), record(TWO, epoch=2, by=2)], ledger(tmp_path, run_of(ONE), run_of(TWO, 2))

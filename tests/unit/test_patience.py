@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from headrace.api.direct import _Patience as ThreadPatience
 from headrace.backends.memory import MemoryBackend
 from headrace.core.batcher import Batcher
-from headrace.core.patience import Patience
+from headrace.core.driving import drive
+from headrace.core.patience import GRACE, SLOWEST, Patience
 from headrace.core.tasks import Tasks
 from headrace.errors import Unavailable
+from headrace.seam.protocol import Backend
 from headrace.seam.ticks import ScheduleSelector
 from headrace.testing.sim.loop import run
 
@@ -52,6 +57,29 @@ def test_so_is_a_repeated_one_in_the_same_time() -> None:
         return asyncio.get_running_loop().time(), tries
 
     assert run(main()) == (11.0, 4)
+
+
+def test_a_thread_keeps_it_once_for_all_that_a_call_asks() -> None:
+    kept, left = ThreadPatience(Random(1), 0.1), list[float]()
+
+    async def away() -> None:
+        left.append(kept.left())
+        raise Unavailable("away")
+
+    async def call() -> None:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="away"):
+                await kept.repeat(away)
+
+    kept.begin()
+    drive(call())
+    assert len(left) > 1
+    assert left == sorted(left, reverse=True)
+    assert left[0] <= 0.1 + GRACE
+    kept.begin()
+    with pytest.raises(Unavailable):
+        drive(kept.repeat(away, [10 * SLOWEST], lambda size: size))
+    assert 9 < left[-1] <= 10
 
 
 def test_whoever_ends_the_task_ends_it() -> None:
@@ -117,7 +145,7 @@ def test_a_batcher_sets_one_timer_for_all_its_trips(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_store_whose_calls_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those of its parts; a change that may have been made says so."""
+    """Also those of all its capabilities; a change that may have been made says so."""
 
     async def hang(*given: Any) -> None:
         await never()
@@ -135,5 +163,37 @@ def test_a_store_whose_calls_are_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(Unavailable, match=r"then try again$"):
             await store.ticks.find(ScheduleSelector())
         await backend.close()
+
+    run(main())
+
+
+BARE = {"limits", "tx", "events", "hints", "blocking"}
+"""What is no call that ends with an answer."""
+CALLS = [
+    (name, call)
+    for name, capability in vars(Backend).items()
+    if isinstance(capability, property) and name not in BARE
+    for kind in get_args(get_type_hints(capability.fget)["return"])
+    for call, found in vars(kind).items()
+    if inspect.iscoroutinefunction(found)
+]
+ASKS = {
+    "ended", "removals", "get", "find", "due", "history", "describe", "size", "survey", "oldest", "read", "walk",
+    "tally", "parcels", "ledger", "held_keys", "settle", "all", "tenants", "look", "group", "__call__",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("capability", "call"), CALLS)
+def test_no_call_of_a_capability_outlasts_patience(capability: str, call: str) -> None:
+    async def hang(*given: Any) -> None:
+        await never()
+
+    async def main() -> None:
+        single = call == "__call__"
+        store = SimpleNamespace(**{capability: hang if single else SimpleNamespace(**{call: hang})})
+        found = getattr(patience().kept(store), capability)  # type: ignore[arg-type]
+        with pytest.raises(Unavailable) as raised:
+            await (found() if single else getattr(found, call)())
+        assert ("may have been made" in str(raised.value)) == (call not in ASKS)
 
     run(main())

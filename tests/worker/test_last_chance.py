@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from headrace import App, Task
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Claim, Move, Reap, Row, Selector
+from headrace.seam.records import Claim, JobId, Move, Reap, Row, Selector
 from tests.facades.harness import World, simulate
 from tests.worker.conftest import working
 
@@ -43,11 +43,16 @@ class Seen(Struct):
 async def lose(store: Backend, rows: Sequence[Row], now: int, times: int = 2) -> None:
     """Jobs that vanished workers have lost so often, brought into the queue ``default``."""
     await store.insert(rows, now)
+    await vanish(store, [row.id for row in rows], now, times)
+
+
+async def vanish(store: Backend, ids: Sequence[JobId], now: int, times: int = 2) -> None:
+    """Workers that vanish lose these jobs so often, all that are in the queue ``aside``."""
     for n in range(times):
         claimed = await store.claim(Claim("gone", ("aside",), 1_000, 1), now + n)
-        assert len(claimed.jobs) == len(rows)
+        assert len(claimed.jobs) == len(ids)
         await store.reap(Reap(max_lost=10), now + n + 1)
-    await store.alter(Selector(ids=[row.id for row in rows]), Move("default"), now + times)
+    await store.alter(Selector(ids=list(ids)), Move("default"), now + times)
 
 
 class Found:

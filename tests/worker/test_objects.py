@@ -19,6 +19,7 @@ from headrace.payloads.segments import ToStow
 from headrace.seam.references import Swap, is_reference
 from headrace.types import JobState, Sections
 from tests.objects import server
+from tests.worker.test_last_chance import Found, vanish
 
 BODY = os.urandom(4_500)
 ALWAYS = {name: {"over": 0, "least": 0} for name in ("parameters", "vm_state", "metadata", "blob")}
@@ -70,6 +71,24 @@ async def test_a_job_runs_with_sections_from_the_object_store(kind: str, tmp_pat
         assert seen == [("x" * 500, {"vm_state": BODY, "blob": BODY * 4})] * 1_000
         assert server().requests() - before <= 60
         assert (await app.get(answers[0].id)).result == "X" * 500
+
+
+async def test_a_helper_runs_a_job_on_its_last_chance_with_its_sections(tmp_path: Path) -> None:
+    app = app_of(f"file://{tmp_path}/o")
+    seen: list[tuple[str, bytes | None]] = []
+
+    @app.task(name="echo", queue="default")
+    async def echo(job: Job[None], text: str) -> str:
+        seen.append((text, job.sections["blob"]))
+        return text.upper()
+
+    async with app:
+        [answer], backend = await app.client.insert([new(queue="aside")]), await app.client.backend()
+        await vanish(backend, [answer.id], await backend.now())
+        app.client.guest, app.client.helped = True, Found()
+        await app.drain()
+        assert seen == [("x" * 500, BODY * 4)]
+        assert (await app.get(answer.id)).result == "X" * 500
 
 
 async def test_a_run_sets_sections_and_the_next_one_has_them(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from headrace.payloads.objects import Objects
 from headrace.payloads.pack import Packer
 from headrace.payloads.stowage import Stowage
 from headrace.seam import records as r
-from headrace.seam.protocol import Backend, Transactions
+from headrace.seam.protocol import Backend, Left, Transactions
 
 _DAY = 86_400_000_000
 settling = threading.Lock()
@@ -92,7 +92,7 @@ class ClientConnection:
         return self._patience.seconds
 
     @property
-    def blocking(self) -> Callable[[float], Backend] | None:
+    def blocking(self) -> Callable[[Left], Backend] | None:
         """What makes stores whose calls block; None where calls need an event loop: in a simulation, with objects, and
         where the store cannot."""
         if self._given_rng is not None or self._location is not None or not self._heartbeat_thread:

@@ -19,21 +19,21 @@ from headrace.api.client import AnyId, Client
 from headrace.api.job_errors import raise_unless_completed
 from headrace.core.backoff import Backoff
 from headrace.core.driving import drive
-from headrace.core.patience import GRACE, Patience
+from headrace.core.patience import GRACE, SLOWEST, Patience
 from headrace.errors import ConfigError, HeadraceError, SchemaMismatch, StoreFull, Unavailable
 from headrace.keeping.budget import BudgetWatch
 from headrace.limits.gate import Admission
 from headrace.payloads.codec import Serde
 from headrace.payloads.offload import LARGE
 from headrace.seam import records as r
-from headrace.seam.protocol import Backend
+from headrace.seam.protocol import Backend, Left
 from headrace.types import JobState, NewJob
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-_SPARE = 4
-"""Doors of one client that stay open while nobody uses them."""
+_MOST = 4
+"""Doors of one client. They stay open while nobody uses them."""
 _ASK = 3.0
 """Seconds after which it is asked again whether somebody watches."""
 _RESULT = frozenset({"result"})
@@ -46,7 +46,16 @@ class NeedsLoop(Exception):
 
 
 class _Patience(Patience):
-    """The same patience, of a thread."""
+    """The same patience, of a thread: it is kept once for all that the call of a door asks of the store."""
+
+    def begin(self) -> None:
+        """A call begins."""
+        self._began = monotonic()
+        self._end = self._began + self.seconds + GRACE
+
+    def left(self) -> float:
+        """Seconds in which the store must have answered."""
+        return self._end - monotonic()
 
     async def once(self, call: Awaitable[R]) -> R:
         return await call
@@ -59,13 +68,14 @@ class _Patience(Patience):
         *,
         final: type[Exception] = StoreFull,
     ) -> R:
-        backoff, began = Backoff(self._rng), monotonic()
+        backoff = Backoff(self._rng)
+        self._end = max(self._end, self._began + sum(map(weigh, items)) / SLOWEST)
         while True:
             try:
                 return await call()
             except Unavailable as error:
                 pause = backoff.pause()
-                if isinstance(error, final) or monotonic() + pause > began + self.seconds:
+                if isinstance(error, final) or monotonic() + pause > self._began + self.seconds:
                     raise
                 _pause(pause)
 
@@ -95,15 +105,20 @@ class _Inserts:
 class Door(Client):
     """A client of one thread at a time. Its coroutines never wait for a loop."""
 
-    def __init__(self, main: Client, make: Callable[[float], Backend]) -> None:
-        limit = main.patience + GRACE
-        super().__init__(make(limit), main.settings, clock=main.clock)
+    _patience: _Patience
+
+    def __init__(self, main: Client, make: Callable[[Left], Backend]) -> None:
+        super().__init__(make(lambda: self._patience.left()), main.settings, clock=main.clock)
         self._main, self.sending = main, main.sending
         self._opened = False
 
     def _prepare(self) -> None:
         super()._prepare()
         self._patience = _Patience(self._rng, self._patience.seconds)
+
+    def begin(self) -> None:
+        """A call begins."""
+        self._patience.begin()
 
     async def open(self) -> None:
         if self._opened:
@@ -164,9 +179,10 @@ class Door(Client):
 
 
 class Doors:
-    """The doors of one client: as many as threads use at the same time. Callable from any thread."""
+    """The doors of one client, a few. Callable from any thread: one that finds all of them in use needs a loop, where
+    calls share connections."""
 
-    def __init__(self, client: Client, make: Callable[[float], Backend]) -> None:
+    def __init__(self, client: Client, make: Callable[[Left], Backend]) -> None:
         self._client = client
         self._make = make
         self._lock = threading.Condition()
@@ -184,9 +200,12 @@ class Doors:
             while self._forking:
                 self._lock.wait()
             door = self._idle.pop() if self._idle else None
+            if door is None and self._busy >= _MOST:
+                raise NeedsLoop
             self._busy += 1
         try:
             door = door or Door(self._client, self._make)
+            door.begin()
             return drive(self._unheard(door, work))
         finally:
             self._give(door)
@@ -201,16 +220,11 @@ class Doors:
         return await work(door)
 
     def _give(self, door: Door | None) -> None:
-        spare = None
         with self._lock:
             self._busy -= 1
-            if door is not None and len(self._idle) < _SPARE:
+            if door is not None:
                 self._idle.append(door)
-            else:
-                spare = door
             self._lock.notify_all()
-        if spare is not None:
-            drive(spare.close())
 
     def close(self) -> None:
         """Close those that nobody uses. What is used again opens itself."""
@@ -246,6 +260,8 @@ class Doors:
         self._idle, self._busy, self._forking = [], 0, False
 
 
+_making = threading.Lock()
+"""Several threads may be the first."""
 _all: WeakSet[Doors] = WeakSet()
 _forking: list[Doors] = []
 _inherited: list[Door] = []
@@ -257,11 +273,12 @@ def doors_of(client: Client) -> Doors | None:
     main = client.main
     if main.observers or main.observers.meter is not None:
         return None  # observers are called on the loop
-    found = main.doors
-    if found is None:
-        make = main.blocking
-        found = main.doors = Doors(main, make) if make is not None else False
-    return found or None
+    if main.doors is None:
+        with _making:
+            if main.doors is None:
+                make = main.blocking
+                main.doors = Doors(main, make) if make is not None else False
+    return main.doors or None
 
 
 def close_doors(client: Client) -> None:
@@ -271,17 +288,20 @@ def close_doors(client: Client) -> None:
 
 
 def _before_fork() -> None:
+    _making.acquire()
     _forking[:] = list(_all)
     for doors in _forking:
         doors.before_fork()
 
 
 def _after_in_parent() -> None:
+    _making.release()
     while _forking:
         _forking.pop().after_fork()
 
 
 def _after_in_child() -> None:
+    _making.release()
     while _forking:
         _forking.pop().forked()
 

@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 GRACE = 1.0
 """Seconds that an answer may take longer than patience lasts: with little patience, a call still has some time."""
-_SLOWEST = 256 * 1024
+SLOWEST = 256 * 1024
 """Bytes a second. A request that takes longer than patience at this rate has the time that it takes."""
 
 
@@ -78,7 +78,7 @@ class Wait(Generic[T]):
         if task is None:
             return
         loop = asyncio.get_running_loop()
-        deadline = self._began + max(self._seconds + GRACE, sum(map(self._weigh, self._items)) / _SLOWEST)
+        deadline = self._began + max(self._seconds + GRACE, sum(map(self._weigh, self._items)) / SLOWEST)
         if loop.time() < deadline:
             self._timer = loop.call_at(deadline, self._look)
         else:
@@ -133,11 +133,23 @@ class Patience:
             wait.close()
 
     def kept(self, backend: Backend) -> Backend:
-        """The same store. Its calls, also those about schedules and policies, are made once and given up in time."""
+        """The same store. Its calls, also those of its capabilities, are made once and given up in time."""
         return cast("Backend", _Kept(backend, self))
 
 
-_CHANGES = frozenset({"alter", "limit", "pause", "plan", "save", "write"})
+_CAPABILITIES = frozenset(
+    {
+        "archive", "documents", "journal", "parts", "policies", "references", "tables", "ticks", "tracks", "transfers",
+        "windows",
+    }
+)  # fmt: skip
+_CHANGES = frozenset(
+    {
+        "add_ticks", "alter", "arrive", "backfill", "close_leg", "confirm", "create", "delete", "depart",
+        "forget_removals", "hold_keys", "limit", "note", "open_leg", "pause", "plan", "prepare", "put", "save", "send",
+        "swap", "update", "write",
+    }
+)  # fmt: skip
 
 
 class _Kept:
@@ -149,7 +161,7 @@ class _Kept:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name in ("archive", "documents", "policies", "tables", "ticks", "tracks", "transfers"):
+        if name in _CAPABILITIES:
             return None if found is None else _Kept(found, self._patience)
         if not inspect.iscoroutinefunction(found):
             return found

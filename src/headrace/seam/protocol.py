@@ -245,6 +245,10 @@ class PolicyStore(Protocol):
         """Which jobs of a group are called, and how many wait to be."""
 
 
+Left = Callable[[], float]
+"""How many seconds what is under way may still take."""
+
+
 class Backend(Protocol):
     """A store of jobs. One instance belongs to one event loop; ``sibling`` makes another one for another loop."""
 
@@ -326,11 +330,15 @@ class Backend(Protocol):
         """Capability: it keeps room aside. None: it needs none, or takes care of that by itself."""
 
     @property
-    def blocking(self) -> Callable[[float], Backend] | None:
+    def blocking(self) -> Callable[[Left], Backend] | None:
         """Capability: makes another, unopened backend on the same store, for callers without an event loop. Whatever
-        its calls wait for, they block the thread meanwhile, for that many seconds at most: a coroutine of it runs to
-        its end in one step. So the same code serves both kinds of callers. It belongs to one thread at a time, and has
-        no hints. None: such callers need a loop in the background."""
+        its calls wait for, they block the thread meanwhile: a coroutine of it runs to its end in one step. So the same
+        code serves both kinds of callers. It belongs to one thread at a time, and has no hints. None: such callers
+        need a loop in the background.
+
+        A call ends within the seconds that are left when it begins, whatever it takes: to connect, and to wait for its
+        turn too. What it has given up is ended on the server, if that is possible, and such a backend never has more
+        than one connection, also one whose call the server has not ended yet."""
 
     def sibling(self) -> Backend:
         """A second, unopened backend on the same store. It shares no connection with this one.

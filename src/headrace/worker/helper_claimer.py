@@ -50,7 +50,7 @@ class HelperClaimer(Claimer):
             else:
                 self._others += 1
             self._leases.grant(claimed.jobs, since)
-            self._consumer.deliver(claimed.jobs)
+            self._deliver(claimed.jobs)
             return
         now = asyncio.get_running_loop().time()
         if self._until is None:

@@ -45,11 +45,13 @@ from headrace.backends.postgres.tables import PostgresTables
 from headrace.backends.postgres.ticks import PostgresTicks
 from headrace.backends.postgres.tracks import PostgresTracks
 from headrace.backends.postgres.transfers import PostgresTransfers
+from headrace.backends.postgres.translate import allowed
 from headrace.backends.refusal import NotLetIn, NotThere
 from headrace.backends.statements import read
 from headrace.backends.states import CODES, STATES
 from headrace.errors import BackendError, ConfigError, SchemaMismatch
 from headrace.seam import records as r
+from headrace.seam.protocol import Left
 from headrace.seam.usage import Usage
 from headrace.types import JobState
 
@@ -129,11 +131,12 @@ class PostgresBackend:
         self.migrator = Migrator(self._connections, schema)
         self._opened = False
         self._confined = False
-        self._served: set[str] = set()
-        """Calls that went through once, here or on a sibling: what the server refuses of these was there before, and
-        may be there again."""
+        self._served: set[frozenset[str]] = set()
+        """The parts that may call what went through once, here or on a sibling: what the server refuses of a call that
+        all of these may make was there before, and may be there again."""
         self._sql = _statements(schema)
         self._detours = Detours()
+        self._allowed = {name: allowed(call) or frozenset({name}) for name, call in self._sql.items()}
         self._one = {"insert_one": self._sql["insert_one"].replace("%%", "%").encode()}
         self._bulk = Bulk(self._connections, self._sql, allowed=copy)
         self._portions = Portions(_COSTS)
@@ -153,17 +156,17 @@ class PostgresBackend:
         return Notifier(connections, self._schema)
 
     @property
-    def blocking(self) -> Callable[[float], PostgresBackend]:
+    def blocking(self) -> Callable[[Left], PostgresBackend]:
         from headrace.backends.postgres.blocking import BlockingPostgres
 
-        def make(limit: float) -> PostgresBackend:
+        def make(left: Left) -> PostgresBackend:
             other = BlockingPostgres(
                 self._url, where=self._where, schema=self._schema, listen=False, prepare=self._prepare, migrate=False,
                 copy=False,
             )  # fmt: skip
             other._served = self._served
             other._events = PostgresEvents(other._connections, self._schema) if self._listen else None
-            other.within(limit)
+            other.within(left)
             return other
 
         return make
@@ -229,13 +232,15 @@ class PostgresBackend:
         return await self._served_by(name, self._sent(name, params))
 
     async def _served_by(self, name: str, call: Awaitable[T]) -> T:
+        parts = self._allowed[name]
         try:
             answer = await call
-        except NotLetIn as error:
-            raise error if name in self._served else ConfigError(str(error)) from error.__cause__
-        except SchemaMismatch as error:
-            raise NotThere(str(error)) if name in self._served else error from error.__cause__
-        self._served.add(name)
+        except (NotLetIn, SchemaMismatch) as error:
+            served = any(known <= parts for known in self._served)
+            if isinstance(error, NotLetIn):
+                raise error if served else ConfigError(str(error)) from error.__cause__
+            raise NotThere(str(error)) if served else error from error.__cause__
+        self._served.add(parts)
         return answer
 
     async def _sent(self, name: str, params: Sequence[Any]) -> list[Any]:

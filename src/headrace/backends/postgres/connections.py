@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
-from psycopg import AsyncConnection, AsyncCursor, BaseConnection, Error, ProgrammingError, waiting
+from psycopg import AsyncConnection, AsyncCursor, AsyncTransaction, BaseConnection, Error, ProgrammingError, waiting
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import ExecStatus
 
 from headrace.backends.postgres.arrays import register
 from headrace.backends.postgres.spoken import Spoken
@@ -32,11 +31,11 @@ _SLOWEST = 256 * 1024
 """A call gets more time for what it sends, at this many bytes a second, so that a large batch gets through."""
 _LARGE = 1024 * 1024
 """Bytes from which the server is told so, as it counts the time in which they arrive."""
-_GRACE = 1.0
+GRACE = 1.0
 """Seconds more until a silent server counts as gone."""
 _STALL = 5.0
 """Seconds that an answer may pause once it has begun to arrive."""
-_CANCELLING = 5.0
+CANCELLING = 5.0
 """Seconds in which the server must accept a request to end a statement."""
 _SPARE = 60.0
 """Seconds that a connection may lie unused; the last one stays."""
@@ -55,8 +54,6 @@ _DEFAULTS: dict[str, str | int] = {
 """Unless the URL says otherwise. Nine seconds after a machine is gone, so are its connections. Of several hosts, the
 one that takes writes is used, never a standby."""
 _ENVIRONMENT = {"connect_timeout": "PGCONNECT_TIMEOUT", "target_session_attrs": "PGTARGETSESSIONATTRS"}
-
-_COPYING = (ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH)
 
 _FIXED = {"client_encoding": "UTF8"}
 """Whatever the URL says."""
@@ -94,6 +91,9 @@ class Session(Spoken, AsyncConnection[Any]):
     """Of the current call; None on a connection that belongs to one caller."""
     given_up = False
     """Whether a call was broken off that the server may still work on."""
+    rolled_back = False
+    """Whether a transaction failed on it: the driver has the server forget all prepared statements then, also those
+    that it knows nothing of."""
     _sending = False
     """Whether some of the last call may not have been sent."""
 
@@ -101,6 +101,17 @@ class Session(Spoken, AsyncConnection[Any]):
     def cursor_of_rows(self) -> AsyncCursor[Any]:
         """One for all calls: making one takes as long as using it."""
         return self.cursor(binary=True)
+
+    @asynccontextmanager
+    async def transaction(
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> AsyncIterator[AsyncTransaction]:
+        try:
+            async with super().transaction(savepoint_name, force_rollback) as transaction:
+                yield transaction
+        except BaseException:
+            self.rolled_back = True
+            raise
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         if self.given_up:  # whatever follows, such as a rollback, is broken off too
@@ -133,27 +144,13 @@ class Session(Spoken, AsyncConnection[Any]):
     async def abandon(self) -> None:
         """Have the server end a call that was given up. Returns when it has, or has hung up."""
         try:
-            await self.cancel_safe(timeout=_CANCELLING)
+            await self.cancel_safe(timeout=CANCELLING)
         except Error as error:
             log.debug("a statement that was given up could not be cancelled: %s", error)
         try:
-            await waiting.wait_async(self._discard(), self.pgconn.socket, interval=1.0)
+            await waiting.wait_async(self.discard(), self.pgconn.socket, interval=1.0)
         except Error as error:
             log.debug("a connection that was given up is gone: %s", error)
-
-    def _discard(self) -> PQGen[None]:
-        """Read the rest of the answer."""
-        while True:
-            self.pgconn.consume_input()
-            while not self.pgconn.is_busy():
-                result = self.pgconn.get_result()
-                if result is None or result.status in _COPYING:
-                    return
-            yield waiting.WAIT_R
-
-    def end(self) -> None:
-        """Hang up, without a word to the server."""
-        self.pgconn.finish()
 
     def __del__(self, *_: Any) -> None:
         """Hang up if the loop has ended."""
@@ -251,7 +248,7 @@ class Connections:
         """A connection for one transaction that sends this many bytes."""
         if not self._open:
             raise Unavailable(f"{self.where}: the connections are closed")
-        limit = LIMIT + sent / _SLOWEST + _GRACE
+        limit = LIMIT + sent / _SLOWEST + GRACE
         try:
             async with asyncio.timeout(limit) as session_limit:
                 deadline = asyncio.get_running_loop().time() + limit
@@ -368,7 +365,7 @@ class Connections:
     def _give(self, session: Session) -> None:
         self._places.release()
         now = asyncio.get_running_loop().time()
-        if not (self._open and session.through and now < session.born + LIFETIME):
+        if not (self._open and session.through and not session.rolled_back and now < session.born + LIFETIME):
             session.end()
             return
         session.unused_since = now

@@ -1,4 +1,4 @@
-"""Events by LISTEN and NOTIFY. A listener holds a shared advisory lock, so that others see that it is there."""
+"""Events by LISTEN and NOTIFY."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from headrace.backends.postbox import Postbox
 from headrace.backends.postgres.arrays import texts
 from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.hints import channel
+from headrace.backends.postgres.presence import Presence
 from headrace.backends.postgres.translate import translated
 from headrace.errors import HeadraceError, Unavailable
 
@@ -25,8 +26,8 @@ log = logging.getLogger("headrace")
 _TOPIC = "events:all"
 _TELL = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(c, p) FROM unnest(%b, %b) AS n (c, p)"
 _HEARD = "SELECT NOT pg_try_advisory_xact_lock(%b)"
-"""True if a listener holds the lock; in passing, also if another process asks at the same moment."""
-_QUIET, _ANSWER = 10.0, 5.0
+"""True if a listener shows itself, or a stranger has the lock; in passing, also if another process asks at the same
+moment."""
 
 
 class PostgresEvents:
@@ -57,9 +58,12 @@ class PostgresEvents:
         connection = await self._connections.single()
         hearing: asyncio.Task[None] | None = None
         try:
-            await connection.execute("SELECT pg_advisory_lock_shared(%s)", (self._lock,))
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-            hearing = asyncio.get_running_loop().create_task(self._hear(connection, postbox), name="headrace-events")
+            presence = Presence(connection, self._lock)
+            await presence.show()
+            hearing = asyncio.get_running_loop().create_task(
+                self._hear(connection, presence, postbox), name="headrace-events"
+            )
             yield aiter(postbox)
         except Unavailable:
             raise
@@ -71,17 +75,16 @@ class PostgresEvents:
                 await asyncio.gather(hearing, return_exceptions=True)
             await connection.close()
 
-    async def _hear(self, connection: AsyncConnection[Any], postbox: Postbox) -> None:
+    async def _hear(self, connection: AsyncConnection[Any], presence: Presence, postbox: Postbox) -> None:
         """Pass on what comes, until the connection fails."""
         try:
             while True:
-                async for heard in connection.notifies(timeout=_QUIET):
+                async for heard in connection.notifies(timeout=presence.pause):
                     try:
                         postbox.post(b64decode(heard.payload, validate=True))
                     except (binascii.Error, ValueError):  # any role of the database can send anything
                         continue
-                async with asyncio.timeout(_ANSWER):
-                    await connection.execute("SELECT")
+                await presence.check()
         except Exception as error:
             where = self._connections.where
             silent = Unavailable(f"{where}: no answer on the connection for events")

@@ -17,6 +17,7 @@ from psycopg import AsyncConnection, sql
 from headrace.backends.postgres.arrays import texts
 from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.crowd import EVERYBODY, Crowd, Ranks, note, quiet
+from headrace.backends.postgres.presence import Presence
 from headrace.backends.postgres.relay import BELLS, Relay
 from headrace.backends.postgres.translate import translated
 from headrace.errors import HeadraceError, Unavailable
@@ -29,14 +30,10 @@ _APART = 0.002
 """Seconds between two statements with hints, so that single enqueues do not cost two statements each."""
 NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(c, p) FROM unnest(%b, %b) AS n (c, p)"
 """It does not wait for the disk: a crash that loses a hint also ends the connections of those who listen."""
-_LISTENS = sql.SQL("SELECT pg_catalog.pg_advisory_lock_shared(1751474532, 1)")
+_LISTENS = (1751474532, 1)
 """While nobody who listens to a queue holds this lock, single jobs are stored without a hint (``insert_one_v1``)."""
 _TOKENS = 100
 """Notes that are answered at once, at most: beyond that, to tell others costs more than their looks."""
-_QUIET = 10.0
-"""Seconds without a hint after which the server is asked whether it is still there."""
-_ANSWER = 5.0
-"""Seconds that it has to say so."""
 
 
 @lru_cache(65_536)
@@ -147,11 +144,13 @@ class Listener:
         tasks: list[asyncio.Task[None]] = []
         try:
             listens = [sql.SQL("LISTEN {}").format(sql.Identifier(name)) for name in names]
-            await connection.execute(sql.SQL(";").join([*listens, *([_LISTENS] if queues else [])]))
+            await connection.execute(sql.SQL(";").join(listens))
+            presence = Presence(connection, *(_LISTENS if queues else ()))
+            await presence.show()
             hints: asyncio.Queue[Hint | Exception] = asyncio.Queue()
             tasks.append(
                 asyncio.get_running_loop().create_task(
-                    self._hear(connection, names, relay, hints), name="headrace-hear"
+                    self._hear(connection, presence, names, relay, hints), name="headrace-hear"
                 )
             )
             if holder is not None and queues:
@@ -173,6 +172,7 @@ class Listener:
     async def _hear(
         self,
         connection: AsyncConnection[Any],
+        presence: Presence,
         names: dict[str, str],
         relay: Relay,
         hints: asyncio.Queue[Hint | Exception],
@@ -184,7 +184,7 @@ class Listener:
 
         try:
             while True:
-                async for heard in connection.notifies(timeout=_QUIET):
+                async for heard in connection.notifies(timeout=presence.pause):
                     topic = names.get(heard.channel)
                     if topic is None:
                         continue
@@ -194,8 +194,7 @@ class Listener:
                         self._crowd.hear(topic, heard.payload, look)
                     else:
                         hints.put_nowait(Hint(topic, _job_id(heard.payload)))
-                async with asyncio.timeout(_ANSWER):
-                    await connection.execute("SELECT")
+                await presence.check()
         except Exception as error:
             where = self._connections.where
             silent = Unavailable(f"{where}: no answer on the connection for hints")

@@ -6,11 +6,14 @@ import select
 from collections.abc import Sequence
 from functools import cached_property
 
+from psycopg import waiting
 from psycopg.abc import PQGen
 from psycopg.errors import error_from_result
 from psycopg.generators import execute
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
+
+_COPYING = (ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH)
 
 
 class Spoken:
@@ -60,6 +63,20 @@ class Spoken:
                 self._said.add(statement)
             self.pgconn.send_query_prepared(statement, [])
         yield from _answered(self.pgconn)
+
+    def discard(self) -> PQGen[None]:
+        """Read the rest of the answer."""
+        while True:
+            self.pgconn.consume_input()
+            while not self.pgconn.is_busy():
+                result = self.pgconn.get_result()
+                if result is None or result.status in _COPYING:
+                    return
+            yield waiting.WAIT_R
+
+    def end(self) -> None:
+        """Hang up, without a word to the server."""
+        self.pgconn.finish()
 
     @property
     def through(self) -> bool:

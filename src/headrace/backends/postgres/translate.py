@@ -45,8 +45,8 @@ that have changed since."""
 
 _PARTS = {
     "producer": (
-        "insert_v1", "enqueue_v1", "ask_v1", "fetch_v1", "save_v1", "find_v1", "due_v1", "plan_v1", "history_v1",
-        "documents_v1", "usage_v1", "sheets_v1", "walk_sheets_v1", "write_sheets_v1", "tally_sheets_v1",
+        "insert_v1", "insert_one_v1", "enqueue_v1", "ask_v1", "fetch_v1", "save_v1", "find_v1", "due_v1", "plan_v1",
+        "history_v1", "documents_v1", "usage_v1", "sheets_v1", "walk_sheets_v1", "write_sheets_v1", "tally_sheets_v1",
         "positions_v1", "advance_v1",
         "read_parts_v1",
     ),
@@ -60,18 +60,22 @@ _PARTS = {
     "janitor": (
         "sweep_v1", "sweep_results_v1", "sweep_keys_v1", "sweep_tenants_v1", "begin_duty_v1", "end_duty_v1",
         "lockers_v1", "make_day_v1", "drop_day_v1", "settle_day_v1", "forget_queues_v1", "alter_v1", "ask_v1",
-        "pause_v1", "matching_v1", "sweep_ticks_v1", "referring_v1", "swap_cells_v1",
-        "sweep_named_v1", "ends_v1", "ending_v1", "put_document_v1", "write_journal_v1", "reserve_v1",
+        "pause_v1", "matching_v1", "save_policy_v1", "limit_tenant_v1", "forget_removals_v1",
+        "sweep_ticks_v1", "referring_v1", "swap_cells_v1", "sweep_named_v1", "ends_v1", "ending_v1", "put_document_v1",
+        "write_journal_v1", "reserve_v1",
         "open_leg_v1", "close_leg_v1", "depart_v1", "parcels_v1", "arrive_v1", "confirm_v1", "ledger_v1",
         "held_keys_v1", "hold_keys_v1", "add_ticks_v1", "settling_v1",
     ),
     "reader": (
         "fetch_v1", "matching_v1", "stats_v1", "places_v1", "workers_v1", "jobs_v1", "queues_v1", "find_v1",
         "due_v1", "history_v1", "documents_v1", "find_documents_v1", "usage_v1",
-        "sheets_v1", "walk_sheets_v1", "tally_sheets_v1", "read_journal_v1", "read_parts_v1",
+        "sheets_v1", "walk_sheets_v1", "tally_sheets_v1", "read_journal_v1", "read_parts_v1", "policies_v1",
+        "tenants_v1", "group_v1", "removals_v1",
     ),
 }  # fmt: skip
 """The least that gives the right to each; ``matching_v1`` is asked for first by whoever changes jobs."""
+_MORE = {"producer": "worker", "reader": "janitor"}
+"""The part that has the rights of another one too."""
 
 
 def translated(error: Exception, where: str) -> Exception:
@@ -125,9 +129,18 @@ def _refusal(error: psycopg.Error) -> tuple[str, str] | None:
     return next(told, (lines[0], _USER) if known else None)
 
 
-def _remedy(said: str) -> str:
+def allowed(statement: str) -> frozenset[str]:
+    """The parts that may send this statement."""
+    return frozenset(part for one in _least(statement) for part in (one, _MORE.get(one, one)))
+
+
+def _least(said: str) -> list[str]:
     named = {word.removeprefix("own_") for word in re.findall(r"\w+", said)}
-    if parts := [part for part, names in _PARTS.items() if named & set(names)]:
+    return [part for part, names in _PARTS.items() if named & set(names)]
+
+
+def _remedy(said: str) -> str:
+    if parts := _least(said):
         who = " or ".join(parts)
         return f"It takes a {who} that is not confined to tenants: headrace migrate grant {'|'.join(parts)} ROLE"
     return (

@@ -16,6 +16,7 @@ from headrace.backends.redis.parts import RedisParts
 from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
 from headrace.backends.redis.translate import Refused, translated
+from headrace.seam.protocol import Left
 from headrace.seam.records import Claim, Claimed, Settlement, Stamp
 from headrace.types import JobState
 
@@ -47,13 +48,13 @@ class RedisBackend(Shard):
         self.events = RedisEvents(connections, prefix, lambda: self._base, endpoint.where) if listen else None
 
     @property
-    def blocking(self) -> Callable[[float], RedisBackend] | None:
+    def blocking(self) -> Callable[[Left], RedisBackend] | None:
         """None with sentinels: whoever blocks would have to find the primary anew."""
         if self._endpoint.mode is not Mode.ONE:
             return None
         from headrace.backends.redis.blocking import BlockingRedis
 
-        return lambda limit: BlockingRedis(self._endpoint, prefix=self._prefix, limit=limit, tells=self._listen)
+        return lambda left: BlockingRedis(self._endpoint, prefix=self._prefix, left=left, tells=self._listen)
 
     def sibling(self) -> RedisBackend:
         return type(self)(self._endpoint, prefix=self._prefix, listen=self._listen)

@@ -25,16 +25,19 @@ from headrace.backends.redis.events import RedisEvents
 from headrace.backends.redis.requests import Argument, in_parts, is_large, pack
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import HeadraceError, Unavailable
+from headrace.seam.protocol import Left
 
 _PIECE = 1 << 16
+_LEAST = 0.001
+"""Seconds: none would mean without end."""
 
 
 class BlockingConnections(Connections):
     """One socket to one server, made when it is needed. Belongs to one thread at a time."""
 
-    def __init__(self, endpoint: Endpoint, limit: float) -> None:
+    def __init__(self, endpoint: Endpoint, left: Left) -> None:
         super().__init__(endpoint)
-        self._limit = min(limit, LIMIT)
+        self._left = left
         self._socket: socket.socket | None = None
         self._reader = hiredis.Reader(replyError=Refused)
 
@@ -79,12 +82,13 @@ class BlockingConnections(Connections):
         return found
 
     def _reached(self, address: Address) -> socket.socket:
+        limit = max(_LEAST, min(CONNECT, self._left()))
         if address.path is not None:
             found = socket.socket(socket.AF_UNIX)
-            found.settimeout(CONNECT)
+            found.settimeout(limit)
             found.connect(address.path)
             return found
-        found = socket.create_connection((address.host, address.port), CONNECT)
+        found = socket.create_connection((address.host, address.port), limit)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(found)
         context = self._endpoint.tls_context
@@ -92,14 +96,15 @@ class BlockingConnections(Connections):
 
     def _asked(self, found: socket.socket, args: tuple[Argument, ...]) -> Any:
         parts = in_parts(args) if is_large(args) else [memoryview(pack(args))]
-        deadline = monotonic() + self._limit + sum(map(len, parts)) / SLOWEST
+        began = monotonic()
+        deadline = began + min(self._left(), LIMIT + sum(map(len, parts)) / SLOWEST)
         reader = self._reader
         try:
-            found.settimeout(deadline - monotonic())
+            found.settimeout(max(_LEAST, deadline - began))
             for part in parts:
                 found.sendall(part)
             while (said := reader.gets()) is False:
-                found.settimeout(max(0.001, deadline - monotonic()))
+                found.settimeout(max(_LEAST, deadline - monotonic()))
                 data = found.recv(_PIECE)
                 if not data:
                     raise ConnectionResetError("the server closed the connection")
@@ -109,7 +114,7 @@ class BlockingConnections(Connections):
             self._drop()
             if isinstance(error, TimeoutError):
                 raise Unavailable(
-                    f"{self._endpoint.where} cannot serve just now: no answer for {self._limit:g} seconds"
+                    f"{self._endpoint.where} cannot serve just now: no answer for {monotonic() - began:.3g} seconds"
                 ) from None
             if isinstance(error, OSError | hiredis.ProtocolError):
                 raise Unavailable(
@@ -147,13 +152,12 @@ def _unasked() -> NoReturn:
 class BlockingRedis(RedisBackend):
     """A server for one thread at a time."""
 
-    def __init__(
-        self, endpoint: Endpoint, *, prefix: str = "headrace", limit: float = LIMIT, tells: bool = True
-    ) -> None:
-        connections = BlockingConnections(endpoint, limit)
+    def __init__(self, endpoint: Endpoint, *, prefix: str = "headrace", left: Left, tells: bool = True) -> None:
+        connections = BlockingConnections(endpoint, left)
+        self._left = left
         super().__init__(endpoint, prefix=prefix, listen=False, connections=connections)
         if tells:
             self.events = RedisEvents(connections, prefix, lambda: self._base, endpoint.where)
 
     def sibling(self) -> BlockingRedis:
-        return BlockingRedis(self._endpoint, prefix=self._prefix)
+        return BlockingRedis(self._endpoint, prefix=self._prefix, left=self._left)

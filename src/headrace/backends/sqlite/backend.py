@@ -50,6 +50,7 @@ from headrace.backends.sqlite.transfers import SqliteTransfers
 from headrace.backends.sqlite.writer import Writer
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam import records as r
+from headrace.seam.protocol import Left
 from headrace.seam.usage import Usage
 from headrace.types import JobState
 
@@ -130,12 +131,12 @@ class SqliteBackend(lock_guard.Watched):
         return type(self)(self.path, durability=self._durability, now=self._now)
 
     @property
-    def blocking(self) -> Callable[[float], SqliteBackend]:
+    def blocking(self) -> Callable[[Left], SqliteBackend]:
         from headrace.backends.sqlite.blocking import BlockingSqlite
 
-        def make(limit: float) -> SqliteBackend:
+        def make(left: Left) -> SqliteBackend:
             other = BlockingSqlite(self.path, durability=self._durability, now=self._now)
-            other.limit = min(other.limit, limit)
+            other.left = left
             return other
 
         return make

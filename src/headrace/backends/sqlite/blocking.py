@@ -11,25 +11,28 @@ from headrace.backends.sqlite.connection_thread import PATIENCE, Command, Done, 
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.backends.sqlite.writer import Writer
 from headrace.seam import records as r
+from headrace.seam.protocol import Left
 
 
 class BlockingSqlite(SqliteBackend):
     """One connection, to read and to write. Belongs to one thread at a time."""
 
     _pen: Writer | None = None
-    limit = PATIENCE
-    """Seconds that a call may wait for its turn to write."""
+    left: Left
 
     @property
     def hints(self) -> None:
         """It tells others, and hears nothing."""
+
+    def sibling(self) -> SqliteBackend:
+        return self.blocking(self.left)
 
     async def open(self) -> None:
         if self._pen is not None and not self._forked:
             return
         files.refuse_planted_link(self._given)
         pen = Writer(self.path, self._now, self._hints, wal=self._wal, durability=self._durability)
-        pen.begin()
+        pen.begin(self._deadline())
         self._pen, self._forked = pen, False
         lock_guard.watch(self)
 
@@ -49,6 +52,9 @@ class BlockingSqlite(SqliteBackend):
         if self._hints is not None:
             self._hints.abandon()
 
+    def _deadline(self) -> float:
+        return monotonic() + min(PATIENCE, self.left())
+
     def _write(
         self, work: Callable[[Transaction, int], T], at: r.Stamp, *,
         peek: Callable[[Session, int], T | None] | None = None, weight: int = 1, grows: bool = False,
@@ -57,7 +63,7 @@ class BlockingSqlite(SqliteBackend):
         if self._pen is None or self._forked:
             raise self._not_open()
         command: Command[Transaction] = Command(work, at, weight=weight, grows=grows)
-        self._pen.serve_blocking(command, monotonic() + self.limit)
+        self._pen.serve_blocking(command, self._deadline())
         return Done(command)
 
     def _read(self, work: Callable[[Session, int], T], at: r.Stamp) -> Done[T]:

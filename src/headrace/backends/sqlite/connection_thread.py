@@ -173,7 +173,7 @@ class ConnectionThread(Generic[S]):
     def too_late(self) -> Unavailable:
         """What a caller is told that has waited for too long."""
         return Unavailable(
-            f"{self.path} did not answer within {PATIENCE:g} s: another process holds {self.path}-latch or the "
+            f"{self.path} did not answer in time: another process holds {self.path}-latch or the "
             f"database itself. Look for a process that is stopped in the middle of a write."
         )
 

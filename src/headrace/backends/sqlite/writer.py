@@ -65,14 +65,17 @@ class Writer(ConnectionThread[Transaction]):
     def _load(self) -> int:
         return _ROWS_AT_ONCE
 
-    def _open(self) -> None:
+    def _open(self, deadline: float | None = None) -> None:
         lock_guard.check(self.path)
         self._connection = connect(self.path)
         self._file = lock_guard.enter(self.path)
         self._session = Session(self._connection)
         self._latch = Latch(self.path)
-        self._latch.acquire()
         try:
+            if deadline is None:
+                self._latch.acquire()
+            else:
+                self._get_in(deadline)
             prepare(self._connection, self.path, wal=self._wal, durability=self._durability)
         except BaseException:
             self._shut()
@@ -88,9 +91,9 @@ class Writer(ConnectionThread[Transaction]):
 
     # -- on the caller's thread
 
-    def begin(self) -> None:
+    def begin(self, deadline: float) -> None:
         """Open the connection for callers that block; there is no thread then."""
-        self._open()
+        self._open(deadline)
 
     def end(self) -> None:
         """Close it."""
@@ -125,14 +128,12 @@ class Writer(ConnectionThread[Transaction]):
         return True
 
     def serve_blocking(self, command: Command[Transaction], deadline: float) -> None:
-        """Serve one command on the caller's thread, however long that takes, but begin before the deadline."""
+        """Serve one command on the caller's thread, however long its own work takes, but begin that before the
+        deadline."""
         with self._in_use:
             if command.grows and (refusal := self._disk.refusal(self._spare)) is not None:
                 raise refusal
-            while not self._latch.acquire(wait=False):
-                if monotonic() > deadline:
-                    raise self.too_late()
-                sleep(_GLANCE)
+            self._get_in(deadline)
             try:
                 hints = self._run([command])
             finally:
@@ -142,6 +143,14 @@ class Writer(ConnectionThread[Transaction]):
             if self._log_pages >= self._checkpoint_at and self._latch.acquire(wait=False):
                 self._checkpoint()
                 self._latch.release()
+
+    def _get_in(self, deadline: float) -> None:
+        """Wait for the latch until then, and have the connection wait no longer for others who write without it."""
+        while not self._latch.acquire(wait=False):
+            if monotonic() > deadline:
+                raise self.too_late()
+            sleep(_GLANCE)
+        self._connection.set_busy_timeout(min(BUSY_TIMEOUT, max(0, int((deadline - monotonic()) * 1_000))))
 
     def look(self, work: Callable[[Session, int], T], at: int | None) -> T:
         """Read on the caller's thread, from one snapshot of the store."""

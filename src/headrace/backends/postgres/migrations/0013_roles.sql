@@ -332,7 +332,8 @@ BEGIN
 END $$;
 
 -- Make the functions in ``rights`` SECURITY DEFINER, with a search path in which nobody else can put anything
--- (temporary tables come last), and revoke them from PUBLIC.
+-- (temporary tables come last), and revoke them from PUBLIC. They run without JIT: many of their estimates are far too
+-- high, as of partitions that are never looked at, and to compile a claim takes seconds.
 CREATE FUNCTION seal() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_schema CONSTANT regnamespace := quote_ident(current_schema());
@@ -343,7 +344,7 @@ BEGIN
     FOR v_function IN
         SELECT p.oid FROM pg_proc AS p WHERE p.pronamespace = v_schema AND p.proname IN (SELECT r.name FROM rights AS r)
     LOOP
-        EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = %s, pg_temp', v_function, v_schema);
+        EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = %s, pg_temp SET jit = off', v_function, v_schema);
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', v_function);
     END LOOP;
     FOR v_role IN SELECT DISTINCT g.role FROM granted AS g JOIN pg_roles AS r ON r.oid = g.role LOOP
