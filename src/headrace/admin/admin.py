@@ -25,7 +25,7 @@ from headrace.core.actor import local_actor
 from headrace.core.config import Settings
 from headrace.core.numbers import check_whole
 from headrace.core.validation import AnyId, check_which, raw_id
-from headrace.errors import ConfigError, JobNotFound
+from headrace.errors import ConfigError, JobNotFound, QueueFull, StoreFull
 from headrace.keeping.waiting_ends import look_at_ended
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import JobKey, QueueStats, Record, Selector, Stats, WorkerStats
@@ -164,7 +164,8 @@ class Admin:
         actor: str | None = None,
     ) -> Operation:
         """Start a bulk operation on all jobs that the filter finds. ``expected``: as many as were shown before; if
-        there are more by now, nothing is done. Raises ``ConfigError``."""
+        there are more by now, nothing is done. A store that takes no new jobs for want of room takes operations all the
+        same. Raises ``ConfigError``."""
         change_of(action, argument)
         found = await self.count(filter)
         if expected is not None and found.number > expected:
@@ -175,7 +176,11 @@ class Admin:
         job = operation_job(given)
         told = {"filter": filter, "argument": argument, "expected": found.number}
         await self.audit.note(who, f"submit {action}", **told)
-        [answer] = await self.client.insert([job])
+        try:
+            [answer] = await self.client.insert([job])
+        except (QueueFull, StoreFull) as error:
+            await self.audit.note(who, f"submit {action}: refused", filter=filter, reason=str(error))
+            raise
         return await find_operation(self.client, answer.id)
 
     async def operation(self, op_id: AnyId) -> Operation:

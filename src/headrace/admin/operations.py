@@ -27,12 +27,13 @@ from headrace.errors import JobNotFound, PayloadError
 from headrace.payloads.codec import Envelope
 from headrace.seam import records as r
 from headrace.seam.instants import datetime_or_none
+from headrace.seam.policy import OPERATIONS
 from headrace.types import Again, Done, JobState, NewJob, Outcome, Patch, Sections
 from headrace.worker.job import Job
 from headrace.worker.judge import failures
 from headrace.worker.retry import persistent
 
-QUEUE = "headrace.operations"
+QUEUE = OPERATIONS
 TASK = "headrace.operation"
 PACE = 2_000
 """Jobs a second that an operation changes at most, so that it floods nobody."""
