@@ -15,7 +15,6 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from headrace.admin.admin import Admin
-from headrace.admin.watch import Watch
 from headrace.core.config import HttpSettings
 from headrace.errors import BackendError, HeadraceError, JobNotFound, ScheduleNotFound, Unavailable
 from headrace.seam.instants import to_datetime
@@ -39,14 +38,11 @@ NAVIGATION = (
 class Pages:
     """Renders templates for whoever asks."""
 
-    def __init__(
-        self, admin: Admin, live: Live, tokens: Tokens, settings: HttpSettings, watch: Watch | None = None
-    ) -> None:
+    def __init__(self, admin: Admin, live: Live, tokens: Tokens, settings: HttpSettings) -> None:
         self.admin = admin
         self.live = live
         self._tokens = tokens
         self._settings = settings
-        self._watch = watch
 
     @cached_property
     def _environment(self) -> Environment:
@@ -78,7 +74,7 @@ class Pages:
             "may_write": self.may_write(request),
             "writes": self._settings.writes,
             "csrf": self._tokens.csrf(who),
-            "alerts": [] if self._watch is None else self._watch.firing,
+            "alerts": self.live.watch.firing,
             "now": now,
             "away": lambda instant: wording.away(instant, now),
             "link": lambda place, **query: link(base, place, **query),
