@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64encode
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +124,25 @@ async def test_errors_are_pages(site: Any) -> None:
     ):
         answer = await place.ask(path)
         assert (answer.status, told in answer.text) == (status, True), path
+
+
+def test_processes_of_one_store_take_the_clicks_of_each_others_pages(tmp_path: Path) -> None:
+    """Whoever has no tokens either: which process answers the next request is not for a browser to say."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    http = HttpSettings(writes=True, hosts=("testserver",))
+    with ExitStack() as stack:
+        one, other = (
+            stack.enter_context(TestClient(Starlette(routes=[Mount("/jobs", Mounted(App(settings(url=url)), http))])))
+            for _ in range(2)
+        )
+        found = re.search(r'"x-headrace-csrf": "([0-9a-f]+)"', one.get("/jobs/queues").text)
+        assert found is not None
+        for client in (one, other):
+            answer = client.post("/jobs/do/queue/pause", data={"queue": "mail"}, headers={CSRF: found[1]})
+            assert answer.status_code == 204
+            wrong = found[1][::-1]
+            refused = client.post("/jobs/do/queue/pause", data={"queue": "mail"}, headers={CSRF: wrong})
+            assert refused.status_code == 403
 
 
 def test_under_a_prefix() -> None:

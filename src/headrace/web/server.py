@@ -49,7 +49,7 @@ class Site:
     """Everything that the HTTP server of one process tells, on a client of its own."""
 
     def __init__(self, client: Client, settings: HttpSettings, hooks: Sequence[Hook] = ()) -> None:
-        self.tokens = read_tokens(settings.tokens)
+        self.tokens = read_tokens(settings.tokens, client)
         self.settings = settings
         self.client = client
         redaction = Redaction(settings.redaction)

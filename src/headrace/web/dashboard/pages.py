@@ -67,6 +67,8 @@ class Pages:
         """A page, or a part of one. ``code``: its status, if that is not 200."""
         who, base = principal(request), request.scope.get("root_path", "")
         now = to_datetime(0 if "code" in values else await self.admin.client.store_now())
+        if "code" not in values:
+            await self._tokens.agree()
         shared = {
             "base": base,
             "path": request.url.path.removeprefix(base).strip("/"),
