@@ -80,6 +80,16 @@ async def test_operations_are_taken_when_there_is_no_room_for_other_jobs(store: 
     await app.client.close()
 
 
+async def test_operations_do_not_count_what_they_do_not_meet(memory: Store) -> None:
+    app = await dead(memory, 3)
+    admin = Admin(app.client)
+    await carried_out(admin, (await admin.submit("state:dead", "requeue")).id)
+    submitted = await admin.submit("", "cancel", expected=(await admin.count("")).number)
+    done = await carried_out(admin, submitted.id)
+    assert (done.expected, done.met) == (4, 4)
+    await app.client.close()
+
+
 async def test_a_refused_operation_is_noted_as_refused(memory: Store) -> None:
     app = await dead(memory, 3)
     admin = Admin(app.client)

@@ -28,6 +28,7 @@ from headrace.core.validation import AnyId, check_which, raw_id
 from headrace.errors import ConfigError, JobNotFound, QueueFull, StoreFull
 from headrace.keeping.waiting_ends import look_at_ended
 from headrace.seam.instants import to_datetime
+from headrace.seam.policy import OPERATIONS
 from headrace.seam.records import JobKey, QueueStats, Record, Selector, Stats, WorkerStats
 from headrace.text import shown, url_without_secrets
 from headrace.types import Duration
@@ -167,7 +168,7 @@ class Admin:
         there are more by now, nothing is done. A store that takes no new jobs for want of room takes operations all the
         same. Raises ``ConfigError``."""
         change_of(action, argument)
-        found = await self.count(filter)
+        found = await self.count(f"-queue:{OPERATIONS} {filter}")
         if expected is not None and found.number > expected:
             raise ConfigError(f"expected {expected:,} jobs, got {found.number:,} by now; look again, and confirm those")
         check_whole(pace, "pace", 1)

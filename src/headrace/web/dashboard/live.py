@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 from headrace.admin.admin import Admin
@@ -12,12 +13,16 @@ from headrace.admin.history import STEP, History
 from headrace.admin.views import Overview
 from headrace.admin.watch import Watch
 from headrace.errors import HeadraceError
+from headrace.limits.policies import TenantInfo
 
 log = logging.getLogger("headrace.http")
 
 _FRESH = 1.0
 _IDLE = 600.0
 """Seconds without a visit after which nothing is listened to any more."""
+_TENANTS = 5_000
+"""Tenants of a queue that are looked at."""
+_TENANTS_FRESH = 10.0
 _PATIENCE = 10.0
 """Seconds that the store has to answer before an alert says that it does not."""
 
@@ -34,6 +39,7 @@ class Live:
         self._visited = 0.0
         self._for_ever = False
         self._overview: tuple[float, Overview] | None = None
+        self._tenants: dict[str, tuple[float, Sequence[TenantInfo]]] = {}
         self._asking = asyncio.Lock()
 
     def visit(self, *, for_ever: bool = False) -> None:
@@ -67,9 +73,21 @@ class Live:
                 self.history.see(self._overview[1], now)
             return self._overview[1]
 
+    async def tenants(self, queue: str) -> Sequence[TenantInfo]:
+        """The tenants of a queue, noisiest first. Of very many, only the first by name are looked at. However many ask,
+        the store is asked every ten seconds."""
+        async with self._asking:
+            now = self.now()
+            self._tenants = {name: one for name, one in self._tenants.items() if now - one[0] <= _TENANTS_FRESH}
+            if queue not in self._tenants:
+                found = await self._admin.upkeep.policies.tenants(queue, limit=_TENANTS)
+                self._tenants[queue] = now, sorted(found, key=lambda one: (-(one.waiting + one.running), one.tenant))
+            return self._tenants[queue][1]
+
     def changed(self) -> None:
         """Somebody changed something here: the next page must show it."""
         self._overview = None
+        self._tenants.clear()
 
     def now(self) -> float:
         """The clock of the history and of the watch."""
