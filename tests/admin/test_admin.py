@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace import Admin, App, JobState, MomentKind, Redaction, immediate
+from headrace import Admin, App, JobState, MomentKind, NewJob, Redaction, immediate
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, JobNotFound
 from headrace.seam.records import Beat, Claim, JobKey
@@ -85,6 +85,58 @@ async def test_what_is_secret_is_not_shown(store: Store) -> None:
         assert (await shy.job(handle.id)).job.args == {"user": "‹int›", "token": "•••"}
         [listed] = (await shop.admin.jobs()).jobs
         assert (listed.args, listed.headers["authorization"]) == (None, "•••")
+
+
+async def test_filters_test_what_is_shown_and_nothing_else(memory: Store) -> None:
+    """Who may not see a value may not guess it, letter by letter, either."""
+    shop = Shop(memory)
+    async with shop.app:
+        made = shop.send.options(headers={"authorization": "Bearer s3cret", "trace": "1"})
+        handle = await made.enqueue(7, "s3cret")
+        for guess in (
+            "args.token~s3",
+            "args.token:s3cret",
+            'args.token>"s3c"',
+            "-args.token:x",
+            "header.authorization~s3",
+        ):
+            for asked in (shop.admin.count(guess), shop.admin.jobs(guess), shop.admin.submit(guess, "delete")):
+                with pytest.raises(ConfigError, match="one that redaction hides"):
+                    await asked
+        assert (await shop.admin.count("args.user:7 header.trace:1")).number == 1
+        sees_all = Admin(shop.app.client, redaction=Redaction.NOTHING)
+        assert (await sees_all.count("args.token~s3 header.authorization~s3cret")).number == 1
+        shy = Admin(shop.app.client, redaction=Redaction.ALL)
+        for guess in ("args.user:7", "args.user>6", "header.trace:1"):
+            with pytest.raises(ConfigError, match="one that redaction hides"):
+                await shy.count(guess)
+        assert (await shy.count(f"id:{handle.id}")).number == 1
+
+
+async def test_secrets_inside_a_value_are_not_found_by_the_value(memory: Store) -> None:
+    shop = Shop(memory)
+    async with shop.app:
+        await shop.app.client.insert(
+            [NewJob(task="send", queue="mail", args={"card": 1, "who": {"pin_token": "s3cret"}})]
+        )
+        assert (await shop.admin.count("args.who~s3cret")).number == 0
+        assert (await shop.admin.count("args.who~pin_token")).number == 1
+
+
+async def test_with_all_hidden_errors_tell_their_types_alone(store: Store) -> None:
+    shop = Shop(store)
+    async with shop.app:
+        handle = await shop.charge.enqueue(4111)
+        await shop.app.drain()
+        shy = Admin(shop.app.client, redaction=Redaction.ALL)
+        assert "no card of 4111" in str(await shop.admin.job(handle.id))
+        assert "4111" not in str(await shy.job(handle.id))
+        assert "ValueError" in str(await shy.job(handle.id))
+        assert (await shop.admin.last_errors([handle.id]))[handle.id] == "ValueError: no card of 4111"
+        assert (await shy.last_errors([handle.id]))[handle.id] == "ValueError: •••"
+        assert [(await one.count("error~4111")).number for one in (shop.admin, shy)] == [1, 0]
+        assert (await shy.count("error~ValueError")).number == 1
+        assert "4111" in str(await shy.job(handle.id, reveal=True))
 
 
 async def test_the_timeline_of_a_dead_letter(store: Store) -> None:

@@ -10,7 +10,7 @@ import pytest
 from headrace import Action, Admin, App, Event, EventKind, JobState, NewJob, immediate
 from headrace.admin.operations import QUEUE, Operator, operator_client
 from headrace.core.clock import ManualClock
-from headrace.errors import ConfigError, JobNotFound
+from headrace.errors import ConfigError, JobNotFound, QueueFull, StoreFull
 from headrace.seam.records import Beat, Claim
 from tests.facades.harness import Store, within
 
@@ -56,6 +56,47 @@ async def test_an_operation_from_preview_to_end(store: Store) -> None:
     [entry] = await admin.audit.entries()
     assert (entry.actor, entry.action) == ("ada", "submit requeue")
     assert entry.details == {"filter": filter, "expected": 400}
+    await app.client.close()
+
+
+async def test_operations_are_taken_when_there_is_no_room_for_other_jobs(store: Store) -> None:
+    """They make room."""
+    app = await dead(store, 30)
+    admin = Admin(app.client)
+    charge = app.tasks["charge"]
+    await app.enqueue_many([charge.job(user) for user in range(10)])
+    await app.policies.limit_store(depth=5)
+    with pytest.raises(QueueFull):
+        await charge.enqueue(1)
+    done = await carried_out(admin, (await admin.submit("queue:pay state:due", "delete")).id)
+    assert (done.state, done.changed) == (JobState.COMPLETED, 10)
+    await app.policies.limit_store(depth=None)
+    await app.janitor.set_budget(1)
+    await app.client._budget.measure()
+    with pytest.raises(StoreFull):
+        await charge.enqueue(1)
+    done = await carried_out(admin, (await admin.submit("state:dead", "delete")).id)
+    assert (done.state, done.changed) == (JobState.COMPLETED, 30)
+    await app.client.close()
+
+
+async def test_operations_do_not_count_what_they_do_not_meet(memory: Store) -> None:
+    app = await dead(memory, 3)
+    admin = Admin(app.client)
+    await carried_out(admin, (await admin.submit("state:dead", "requeue")).id)
+    submitted = await admin.submit("", "cancel", expected=(await admin.count("")).number)
+    done = await carried_out(admin, submitted.id)
+    assert (done.expected, done.met) == (4, 4)
+    await app.client.close()
+
+
+async def test_a_refused_operation_is_noted_as_refused(memory: Store) -> None:
+    app = await dead(memory, 3)
+    admin = Admin(app.client)
+    await app.policies.limit_store(depth=0)
+    with pytest.raises(QueueFull):
+        await admin.submit("state:dead", "delete", actor="ada")
+    assert [one.action for one in await admin.audit.entries()] == ["submit delete: refused", "submit delete"]
     await app.client.close()
 
 

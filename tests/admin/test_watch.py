@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from headrace import Overview, QueueView
+from headrace.admin.firing import AlertChange, Firing, Level
 from headrace.admin.views import KeptView
-from headrace.admin.watch import AlertChange, Firing, Level, Watch
+from headrace.admin.watch import Watch
 from headrace.admin.webhook import Webhook
 from headrace.core.alerts import Alert
 from headrace.core.clock import ManualClock
@@ -59,7 +60,7 @@ class Watched:
 
     async def look(self, overview: Overview | None, later: float = 15.0) -> list[tuple[str, str]]:
         self.now += later
-        await self.watch.look(overview, self.now)
+        self.watch.look(overview, self.now)
         return [(one.name, one.level.value) for one in self.watch.firing]
 
 
@@ -121,6 +122,47 @@ async def test_each_alert_comes_on_and_is_over(name: str, level: str, cause: Cal
     assert [(one.alert.name, one.on) for one in watched.told] == [(name, True), (name, False)]
 
 
+def _told(alert: Alert, subject: str, sentence: str, again_in: float = 0.0) -> Digest:
+    happening = Happening("alert", 0, queue="mail", detail=f"{alert}: {sentence}", again_in=again_in, subject=subject)
+    return Digest("web-1", 0, [], [happening])
+
+
+async def test_raised_alerts_of_different_subjects_are_told_apart() -> None:
+    watched = Watched()
+    for schedule in ("nightly", "hourly"):
+        watched.watch.hear(_told(Alert.SCHEDULE_LATE, schedule, f"{schedule} is late"), watched.now)
+    await watched.look(WELL)
+    found = [(one.subject, one.queue, one.sentence) for one in watched.watch.firing]
+    assert found == [("hourly", "mail", "hourly is late"), ("nightly", "mail", "nightly is late")]
+
+
+async def test_a_raised_alert_lasts_until_it_is_no_longer_repeated() -> None:
+    watched = Watched()
+    for _ in range(3):
+        watched.watch.hear(_told(Alert.CLEANUP_FAILING, "completed", "failed", again_in=3_600.0), watched.now)
+        assert await watched.look(WELL, later=3_600.0) == [("cleanup_failing", "warning")]
+    assert await watched.look(WELL, later=3_600.0) == [("cleanup_failing", "warning")]
+    assert await watched.look(WELL, later=3_600.0) == []
+    assert [one.on for one in watched.told] == [True, False]
+
+
+async def test_a_slow_hook_holds_up_neither_the_watch_nor_others() -> None:
+    going_on, slow, quick = asyncio.Event(), [], []
+
+    async def wait(change: AlertChange) -> None:
+        await going_on.wait()
+        slow.append(change.on)
+
+    watch = Watch(GIVEN, RetentionSettings(), [wait, lambda change: quick.append(change.on)])
+    for now in range(10):
+        watch.look(WELL if now % 2 else None, now)
+    assert quick == [True, False] * 5
+    assert slow == []
+    going_on.set()
+    await watch.hooks.told()
+    assert slow == quick, "in order, and each"
+
+
 async def test_a_change_of_level_is_told_and_a_paused_queue_is_not() -> None:
     watched = Watched()
     await watched.look(seen(queue(oldest_due_seconds=700.0)))
@@ -140,8 +182,9 @@ async def test_a_hook_that_raises_stops_nobody(caplog: pytest.LogCaptureFixture)
 
     watch = Watch(GIVEN, RetentionSettings(), [broken, hook])
     with caplog.at_level(logging.INFO, "headrace.alerts"):
-        await watch.look(None, 0.0)
-        await watch.look(WELL, 1.0)
+        watch.look(None, 0.0)
+        watch.look(WELL, 1.0)
+        await watch.hooks.told()
     assert [one.on for one in told] == [True, False]
     lines = [record.message for record in caplog.records]
     assert "store_away: the store does not answer" in lines
@@ -153,7 +196,7 @@ async def test_names_cannot_forge_lines_of_the_log(caplog: pytest.LogCaptureFixt
     """X12."""
     watch = Watch(GIVEN, RetentionSettings())
     with caplog.at_level(logging.INFO, "headrace.alerts"):
-        await watch.look(seen(QueueView("a\nforged: line\x1b[2J", oldest_due_seconds=99.0)), 0.0)
+        watch.look(seen(QueueView("a\nforged: line\x1b[2J", oldest_due_seconds=99.0)), 0.0)
     [record] = caplog.records
     assert "\n" not in record.message
     assert "\x1b" not in record.message
@@ -185,13 +228,8 @@ async def test_a_webhook_is_told_and_asked_again() -> None:
         server.shutdown()
         thread.join()
         server.server_close()
-    assert (
-        receiver.got
-        == [  # type: ignore[attr-defined]
-            {"name": "queue_old", "level": "warning", "subject": "mail", "sentence": "waited", "on": True}
-        ]
-        * 3
-    )
+    told = {"name": "queue_old", "level": "warning", "subject": "mail", "sentence": "waited", "queue": "", "on": True}
+    assert receiver.got == [told] * 3  # type: ignore[attr-defined]
 
 
 async def test_a_webhook_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:

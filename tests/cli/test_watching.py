@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headrace import App, Every, NewJob, Overview, QueueView
+from headrace import Admin, App, Every, NewJob, Overview, QueueView
+from headrace.cli import top
 from headrace.cli.top import Rates, rows, screen
 from headrace.core.feed import Digest, Happening, Tally
+from headrace.errors import Unavailable
 from headrace.web.address import parse_address
 from tests.cli.conftest import Run
 from tests.web_client import ask
@@ -41,6 +43,44 @@ def test_jobs_are_found_by_filters(dead: str, run: Run, run_json: RunJson) -> No
     assert "no matching jobs" in run("job", "list", "queue:nowhere", *URL).stderr
     assert "unknown field 'colour'" in run("job", "list", "colour:red", *URL, code=2).stderr
     assert "got both" in run("job", "list", "state:dead", "--queue", "default", *URL, code=2).stderr
+
+
+def test_lists_come_from_the_replica(dead: str, run_json: RunJson, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_json("top", *URL)["from_replica"] is False
+    monkeypatch.setenv("HEADRACE_REPLICA_URL", "sqlite:///copy.db")
+    assert run_json("top", *URL)["queues"] == []
+    assert run_json("job", "list", "state:dead", *URL)["jobs"] == []
+    assert run_json("job", "show", dead, *URL)["id"] == dead
+
+
+def test_who_names_the_store_filters_by_all_that_is_in_it(dead: str, run_json: RunJson) -> None:
+    assert run_json("job", "list", "args.token~s3c", *URL)["jobs"] == []
+
+
+async def test_top_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    seen = asyncio.Event()
+
+    class Flaky(Admin):
+        async def overview(self) -> Overview:
+            if len(shown) == 1:
+                raise Unavailable("the server is gone")
+            return await super().overview()
+
+    def screen_seen(*given: Any) -> Any:
+        shown.append(given[4])
+        if len(shown) == 3:
+            seen.set()
+        return screen(*given)
+
+    monkeypatch.setattr(top, "screen", screen_seen)
+    async with App("memory://") as app:
+        watching = asyncio.create_task(top._watch(Flaky(app.client), 0.01))
+        async with asyncio.timeout(60):
+            await seen.wait()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    assert shown[:3] == ["", "the server is gone", ""]
 
 
 def test_a_job_is_shown_by_its_key(dead: str, run: Run, run_json: RunJson) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 from urllib.parse import urlencode
 
 from msgspec.structs import replace
 
-from headrace import Every, NewJob
+from headrace import Admin, Every, NewJob, immediate
+from headrace.web.address import parse_address
 from tests.dashboard.conftest import Watched
 from tests.dashboard.place import Place, make_app
+from tests.web_client import ask
 
 STRINGS = 500
+_LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 _HOSTILE = (
     "<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "'\"><svg/onload=alert(1)>", "{{ 7*7 }}", "{% raw %}",
     "</textarea><b>", "javascript:alert(1)", "\" autofocus onfocus=alert(1) x=\"", "<!--", "]]>", "</script><h1>",
@@ -67,6 +72,84 @@ def test_hostile_strings_add_no_element(watched: Watched) -> None:
                 assert page.locator(_MARKED).count() == 0, (path, text)
         assert all("status of 40" in one for one in watched.complaints), watched.complaints
         watched.complaints.clear()
+
+
+_READ = """async ({paths, marked}) => await Promise.all(paths.map(async path => {
+  const answer = await fetch(path);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  return [answer.status, page.querySelectorAll(marked).length, page.documentElement.textContent];
+}))"""
+_AT_ONCE = 10
+
+
+def test_each_hostile_string_is_shown_as_text(watched: Watched) -> None:
+    """Of each job, schedule and operation, and in lists, alerts and the audit log: as Chromium reads it, each string is
+    in the text of the page, and makes no element of it."""
+    rng = Random(8)
+    strings = [hostile(rng) for _ in range(STRINGS)]
+    app = make_app(alerts={"every": "20ms", "unattended": "10ms"})
+    failing: Any = app.task(name="failing", queue="failing", retry=immediate(1))(_fail)
+
+    async def fill() -> tuple[list[str], list[str]]:
+        jobs = [
+            replace(
+                failing.options(key=text, tenant=text, group=text, headers={"x": text, "source": text}).job(text),
+                queue=text,
+            )
+            for text in strings
+        ]
+        stored = await app.client.insert(jobs)
+        await app.drain(strings)
+        for text in strings:
+            await app.schedules.put(Every("1h", NewJob(task=text, queue=text, args={"x": text}), name=text))
+        await app.client.insert([NewJob(task="t", queue=text, run_at=_LONG_AGO) for text in strings])
+        admin = Admin(app.client)
+        made = [await admin.submit(f"reason:{quoted(text)}", "requeue", actor=text) for text in strings]
+        return [one.id.hex() for one in stored], [one.id for one in made]
+
+    with Place(app, watched.page, writes=True) as place:
+        jobs, operations = place.run(fill())
+        watched.page.goto(place.url + "/store")
+
+        def read(*paths: str) -> list[str]:
+            found = []
+            for at in range(0, len(paths), _AT_ONCE):
+                given = {"paths": paths[at : at + _AT_ONCE], "marked": _MARKED}
+                for path, (status, elements, text) in zip(
+                    paths[at : at + _AT_ONCE], watched.page.evaluate(_READ, given), strict=True
+                ):
+                    assert (status, elements) == (200, 0), path
+                    found.append(text)
+            return found
+
+        def shown(paths: list[str], times: int = 1) -> None:
+            for text, page in zip(strings, read(*paths), strict=False):
+                assert page.count(text) >= times, text
+
+        shown([f"/job/{one}" for one in jobs], times=6)
+        shown([f"/operation/{one}" for one in operations])
+        shown([f"/schedule?{urlencode({'name': text})}" for text in strings])
+        shown([f"/queue?{urlencode({'name': text})}" for text in strings[:100]])
+        for place_of_list in ("/jobs", "/dead"):
+            shown([f"{place_of_list}?{urlencode({'filter': f'queue:{quoted(text)}'})}" for text in strings[:100]])
+        place.until(lambda: _alerts(place))
+        [alerts] = read("/")
+        assert all(text in alerts for text in strings)
+        log = "".join(read(*(f"/audit?before={number}" for number in range(STRINGS + 1, 1, -50))))
+        assert all(text in log for text in strings)
+        read("/queues", "/jobs", "/dead", "/schedules", "/tenants", "/operations", "/janitor", "/store", "/vault")
+    watched.complaints.clear()
+
+
+def quoted(text: str) -> str:
+    """As a value of a filter."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+async def _alerts(place: Place) -> bool:
+    address = parse_address(place.url.removeprefix("http://"))
+    found = (await asyncio.to_thread(ask, address, "/api/v1/alerts")).json
+    return len({one["queue"] for one in found}) >= STRINGS
 
 
 async def _fail(text: str) -> None:

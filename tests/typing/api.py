@@ -126,6 +126,7 @@ from headrace import (
     never,
     persistent,
 )
+from headrace.admin.firing import AlertChange
 from headrace.errors import HeadraceError, JobFailed, LeaseLost, QueueFull, SafetyStop
 
 
@@ -510,6 +511,11 @@ def observer(event: Event) -> None:
     assert_type(event.error, BaseException | None)
     assert_type(event.count, int)
     assert_type(event.alert, str)
+
+
+@app.on_alert
+def on_alert(change: AlertChange) -> None:
+    assert_type(change.alert.subject, str)
 
 
 def here() -> None:

@@ -91,8 +91,8 @@ async def test_failures_are_counted_for_each_step_and_told_once(caplog: pytest.L
     for _ in range(5):
         await janitor.sweep()
         told.append([event.detail for event in events if event.kind is EventKind.ALERT])
-    first = "cleanup_failing: 3 sweeps of completed failed in a row, and old records pile up: one"
-    second = "cleanup_failing: 3 sweeps of days failed in a row, and old records pile up: other"
+    first = "cleanup_failing: 3 or more sweeps of completed failed in a row, and old records pile up: one"
+    second = "cleanup_failing: 3 or more sweeps of completed, days failed in a row, and old records pile up: one"
     assert told == [[first], [first], [first, second], [first, second], [first, second]]
 
 

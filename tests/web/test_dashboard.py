@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64encode
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +14,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from headrace import App, Every, progress
+from headrace import App, Every, JobState, progress
 from headrace.admin.filters import parse_filter
+from headrace.admin.operations import Operation
 from headrace.admin.views import Overview, QueueView
 from headrace.core.config import HttpSettings
-from headrace.web.dashboard.jobs import known_count
+from headrace.web.dashboard.jobs import _share, known_count
 from headrace.web.dashboard.upkeep import goes_at
 from headrace.web.guard import CSRF
 from headrace.web.mounted import Mounted
@@ -122,6 +125,44 @@ async def test_errors_are_pages(site: Any) -> None:
     ):
         answer = await place.ask(path)
         assert (answer.status, told in answer.text) == (status, True), path
+
+
+async def test_the_noisiest_tenant_is_first_whatever_its_name(site: Any) -> None:
+    place = await site()
+    send, policies = place.app.tasks["send"], place.app.policies
+    await policies.set("mail", tenant_running=1)
+    quiet = [send.options(tenant=f"quiet-{number:03}").job(1) for number in range(300)]
+    await place.app.enqueue_many([*quiet, *(send.options(tenant="zz-noisy").job(1) for _ in range(900))])
+    page = (await place.ask("/tenants")).text
+    rows = re.findall(r"<a data-open[^>]*>([^<]+)</a>", page)
+    assert rows[:2] == ["zz-noisy", "quiet-000"]
+    assert "75 %" in page, "of all jobs, not of those shown"
+    assert "200 of 301" in page
+
+
+@pytest.mark.parametrize(("met", "expected", "share"), [(5, 10, 0.5), (10_000, 10_000, None), (0, 0, 0.0)])
+def test_how_far_an_operation_has_come(met: int, expected: int, share: float | None) -> None:
+    given = Operation("7", "", "delete", "ada", JobState.RUNNING, expected, met)
+    assert _share(given) == share
+
+
+def test_processes_of_one_store_take_the_clicks_of_each_others_pages(tmp_path: Path) -> None:
+    """Whoever has no tokens either: which process answers the next request is not for a browser to say."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    http = HttpSettings(writes=True, hosts=("testserver",))
+    with ExitStack() as stack:
+        one, other = (
+            stack.enter_context(TestClient(Starlette(routes=[Mount("/jobs", Mounted(App(settings(url=url)), http))])))
+            for _ in range(2)
+        )
+        found = re.search(r'"x-headrace-csrf": "([0-9a-f]+)"', one.get("/jobs/queues").text)
+        assert found is not None
+        for client in (one, other):
+            answer = client.post("/jobs/do/queue/pause", data={"queue": "mail"}, headers={CSRF: found[1]})
+            assert answer.status_code == 204
+            wrong = found[1][::-1]
+            refused = client.post("/jobs/do/queue/pause", data={"queue": "mail"}, headers={CSRF: wrong})
+            assert refused.status_code == 403
 
 
 def test_under_a_prefix() -> None:

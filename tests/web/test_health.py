@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import psycopg
 import pytest
+import redis
 from servers.postgres import Postgres
 from servers.valkey import Valkey
 
@@ -151,6 +153,33 @@ def test_a_valkey_that_is_killed_and_one_that_hangs(probed: Any) -> None:
         worker.turns(ready=False)
     finally:
         server.close()
+
+
+def test_a_valkey_that_takes_no_writes(probed: Any) -> None:
+    """As one that has lost its replicas, or has become one."""
+    server = Valkey()
+    server.start()
+    try:
+        worker = probed(server.url())
+        worker.turns(ready=True)
+        with redis.Redis.from_url(server.url()) as client:
+            client.config_set("min-replicas-to-write", 1)
+            worker.turns(ready=False)
+            client.config_set("min-replicas-to-write", 0)
+            worker.turns(ready=True)
+    finally:
+        server.close()
+
+
+def test_a_file_that_somebody_keeps_locked(probed: Any, tmp_path: Path) -> None:
+    worker = probed(f"sqlite:///{tmp_path}/jobs.db")
+    worker.turns(ready=True)
+    other = apsw.Connection(str(tmp_path / "jobs.db"))
+    other.execute("BEGIN IMMEDIATE")
+    worker.turns(ready=False)
+    other.execute("ROLLBACK")
+    other.close()
+    worker.turns(ready=True)
 
 
 def test_a_disk_that_takes_no_more(probed: Any, tmp_path: Path) -> None:

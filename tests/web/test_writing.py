@@ -41,6 +41,11 @@ async def test_jobs_and_queues_are_changed(site: Any) -> None:
     handle = await send.enqueue(1, "s3cret")
     [changed] = (await post(place, "/api/v1/jobs", {"ids": [str(handle.id)], "action": "pause"})).json
     assert (changed["before"], changed["after"]) == ("available", "paused")
+    for name in ("a/b", "a%2Fb", "a/pause"):
+        paused = (await post(place, f"/api/v1/queues/{name}/pause")).json
+        assert (paused["name"], paused["paused"]) == (name.replace("%2F", "/"), True)
+        assert (await place.ask(f"/api/v1/queues/{name}", headers=OPERATOR)).json == paused
+        await post(place, f"/api/v1/queues/{name}/resume")
     assert (await post(place, "/api/v1/queues/mail/pause", {"lasts": "1h"})).json["paused"]
     assert not (await post(place, "/api/v1/queues/mail/resume")).json["paused"]
     revealed = (await post(place, f"/api/v1/jobs/{handle.id}/reveal")).json

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -14,20 +13,22 @@ from headrace.admin.audit import Audit
 from headrace.admin.filters import parse_filter
 from headrace.admin.listening import Listening
 from headrace.admin.operations import PACE, Operation, Submitted, find_operation, list_operations, operation_job
-from headrace.admin.redaction import Redaction, redact
+from headrace.admin.redaction import Redaction, redact, redact_failure, redact_job
 from headrace.admin.search import search
 from headrace.admin.timeline import timeline
 from headrace.admin.upkeep import Upkeep
 from headrace.api.client import Client
 from headrace.api.connection import connect
-from headrace.api.info import JobInfo, job_info
+from headrace.api.info import job_info
+from headrace.api.why import without_error
 from headrace.core.actor import local_actor
 from headrace.core.config import Settings
 from headrace.core.numbers import check_whole
 from headrace.core.validation import AnyId, check_which, raw_id
-from headrace.errors import ConfigError, JobNotFound
+from headrace.errors import ConfigError, JobNotFound, QueueFull, StoreFull
 from headrace.keeping.waiting_ends import look_at_ended
 from headrace.seam.instants import to_datetime
+from headrace.seam.policy import OPERATIONS
 from headrace.seam.records import JobKey, QueueStats, Record, Selector, Stats, WorkerStats
 from headrace.text import shown, url_without_secrets
 from headrace.types import Duration
@@ -84,14 +85,14 @@ class Admin:
 
     async def jobs(self, filter: str = "", after: str | None = None, limit: int = 50) -> views.JobPage:
         """Jobs that a filter finds, newest first, without arguments and results."""
-        found = await search(self.reader, parse_filter(filter), after, limit)
+        found = await search(self.reader, parse_filter(filter, self.redaction), after, limit)
         envelope = self.reader.packer.envelope
         jobs = [job_info(replace(record, cells={}, result=None), envelope) for record in found.records]
-        return views.JobPage([self._redacted(job) for job in jobs], found.after, found.looked_at)
+        return views.JobPage([redact_job(job, self.redaction) for job in jobs], found.after, found.looked_at)
 
     async def count(self, filter: str = "", most: int = COUNTED) -> views.JobCount:
         """How many jobs a filter finds: exactly, up to ``most``."""
-        wanted = parse_filter(filter)
+        wanted = parse_filter(filter, self.redaction)
         number, after = 0, None
         while number <= most:
             found = await search(self.reader, wanted, after, most + 1 - number)
@@ -111,18 +112,20 @@ class Admin:
         if record is None:
             name = which.key if isinstance(which, JobKey) else str(UUID(bytes=which))
             raise JobNotFound(f"no job {shown(name)}: it never existed, or its record is past retention")
+        how = Redaction.NOTHING if reveal else self.redaction
         why = await self.client.why(record.id)
-        info = job_info(record, self.client.packer.envelope)
-        told = timeline(record, await self.client.store_now())
-        kept = self._sections(record, Redaction.NOTHING if reveal else self.redaction)
-        return views.JobDetails(info if reveal else self._redacted(info), why, told, kept)
+        info = redact_job(job_info(record, self.client.packer.envelope), how)
+        told = timeline(record, info.failures, await self.client.store_now())
+        shown_why = without_error(why) if how is Redaction.ALL else why
+        return views.JobDetails(info, shown_why, told, self._sections(record, how))
 
     async def last_errors(self, ids: Sequence[AnyId]) -> dict[UUID, str]:
         """The last error of each of these jobs that has one."""
         backend = await self.reader.backend()
         records = await backend.fetch([raw_id(one) for one in ids], frozenset({"error"}), self.reader.clock.stamp())
         told = {UUID(bytes=one.id): failures(one.error) for one in records if one is not None}
-        return {job: f"{kept[-1].type}: {kept[-1].message}" for job, kept in told.items() if kept}
+        last = {job: redact_failure(kept[-1], self.redaction) for job, kept in told.items() if kept}
+        return {job: f"{one.type}: {one.message}" for job, one in last.items()}
 
     async def change(
         self, ids: Sequence[AnyId], action: Action | str, argument: str | None = None, *, actor: str | None = None
@@ -162,18 +165,23 @@ class Admin:
         actor: str | None = None,
     ) -> Operation:
         """Start a bulk operation on all jobs that the filter finds. ``expected``: as many as were shown before; if
-        there are more by now, nothing is done. Raises ``ConfigError``."""
+        there are more by now, nothing is done. A store that takes no new jobs for want of room takes operations all the
+        same. Raises ``ConfigError``."""
         change_of(action, argument)
-        found = await self.count(filter)
+        found = await self.count(f"-queue:{OPERATIONS} {filter}")
         if expected is not None and found.number > expected:
             raise ConfigError(f"expected {expected:,} jobs, got {found.number:,} by now; look again, and confirm those")
         check_whole(pace, "pace", 1)
         who = actor or local_actor()
-        given = Submitted(filter, str(action), who, found.number, argument, pace)
+        given = Submitted(filter, str(action), who, found.number, argument, pace, self.redaction)
         job = operation_job(given)
         told = {"filter": filter, "argument": argument, "expected": found.number}
         await self.audit.note(who, f"submit {action}", **told)
-        [answer] = await self.client.insert([job])
+        try:
+            [answer] = await self.client.insert([job])
+        except (QueueFull, StoreFull) as error:
+            await self.audit.note(who, f"submit {action}: refused", filter=filter, reason=str(error))
+            raise
         return await find_operation(self.client, answer.id)
 
     async def operation(self, op_id: AnyId) -> Operation:
@@ -225,11 +233,6 @@ class Admin:
                 value = None
             found.append(views.SectionView(name, len(cell), redact(value, how)))
         return found
-
-    def _redacted(self, job: JobInfo) -> JobInfo:
-        how = self.redaction
-        shown: dict[str, Any] = {name: redact(getattr(job, name), how) for name in ("args", "result", "headers")}
-        return replace(job, **shown)
 
 
 def open_admin(settings: Settings, *, redaction: Redaction = Redaction.SECRETS) -> Admin:

@@ -1,4 +1,7 @@
-"""Filters: what a store can select by itself, and what is left to be tested on each job."""
+"""Filters: what a store can select by itself, and what is left to be tested on each job.
+
+A filter tests a job as redaction leaves it. Whoever searches finds nothing out that is not shown to them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.admin.redaction import Redaction, is_secret, redact, redact_failure
 from headrace.admin.terms import FIELDS, INSIDE, LENGTHS, NUMBERS, Term, parse_terms
 from headrace.core.durations import micros
 from headrace.core.headers import read_headers
@@ -40,25 +44,29 @@ _WORDS = ("queue", "task", "tenant", "key", "group", "worker", "reason")
 
 
 class Subject:
-    """A job that is tested: its record, the store's clock, and what is inside its cells, read when it is asked for."""
+    """A job that is tested: its record, the store's clock, and what is inside its cells, read when it is asked for, as
+    redaction leaves it."""
 
-    def __init__(self, record: Record, now: int, envelope: Envelope) -> None:
+    def __init__(self, record: Record, now: int, envelope: Envelope, redaction: Redaction = Redaction.NOTHING) -> None:
         self.record = record
         self.now = now
         self._envelope = envelope
+        self._redaction = redaction
 
     @cached_property
     def args(self) -> Any:
         record = self.record
-        return self._envelope.readable(record.cells.get("parameters"), "parameters", record.id, record.tenant)
+        args = self._envelope.readable(record.cells.get("parameters"), "parameters", record.id, record.tenant)
+        return redact(args, self._redaction)
 
     @cached_property
-    def headers(self) -> dict[str, str]:
-        return read_headers(self.record.headers)
+    def headers(self) -> Any:
+        return redact(read_headers(self.record.headers), self._redaction)
 
     @cached_property
     def errors(self) -> list[str]:
-        return [f"{one.type}: {one.message}" for one in failures(self.record.error)]
+        kept = (redact_failure(one, self._redaction) for one in failures(self.record.error))
+        return [f"{one.type}: {one.message}" for one in kept]
 
 
 Test = Callable[[Subject], bool]
@@ -78,15 +86,19 @@ class Filter(msgspec.Struct, frozen=True):
     """What each job that it finds has to pass."""
     want: frozenset[str] = frozenset()
     """What has to be fetched for that."""
+    redaction: Redaction = Redaction.NOTHING
+    """What whoever searches may see."""
 
     def passes(self, subject: Subject) -> bool:
         """Whether a job that the store has selected is meant."""
         return all(test(subject) for test in self.tests)
 
 
-def parse_filter(text: str) -> Filter:
-    """The filter that a person has written. Raises ``ConfigError``, which says what is wrong with it."""
+def parse_filter(text: str, redaction: Redaction = Redaction.NOTHING) -> Filter:
+    """The filter that a person has written, for who sees as much as ``redaction`` leaves. Raises ``ConfigError``, which
+    says what is wrong with it."""
     terms = parse_terms(text)
+    _check_seen(terms, redaction)
     narrow: dict[str, Any] = {}
     tests: list[Test] = []
     states = _ALL
@@ -101,7 +113,18 @@ def parse_filter(text: str) -> Filter:
     _narrow_by_key(narrow, tests, terms)
     if states != _ALL:
         narrow["states"] = states
-    return Filter(text, Selector(**narrow), tuple(tests), frozenset(want))
+    return Filter(text, Selector(**narrow), tuple(tests), frozenset(want), redaction)
+
+
+def _check_seen(terms: Iterable[Term], redaction: Redaction) -> None:
+    """A value that is hidden passes no useful test, so asking for one is a mistake."""
+    for term in terms:
+        hidden = redaction is Redaction.ALL or any(map(is_secret, term.field.split(".")[1:]))
+        if term.field.startswith(INSIDE) and redaction is not Redaction.NOTHING and hidden:
+            raise ConfigError(
+                f"filter: {term.field}: expected a field whose value is shown, got one that redaction hides "
+                f"({redaction.value!r}); filter by something else, or show more: Admin(redaction=…), http.redaction"
+            )
 
 
 def _narrows(term: Term, narrow: dict[str, Any]) -> bool:

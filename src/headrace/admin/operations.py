@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from headrace.admin.actions import change_of
 from headrace.admin.filters import parse_filter
+from headrace.admin.redaction import Redaction
 from headrace.admin.search import search
 from headrace.api.app import App
 from headrace.api.client import Client
@@ -26,12 +27,13 @@ from headrace.errors import JobNotFound, PayloadError
 from headrace.payloads.codec import Envelope
 from headrace.seam import records as r
 from headrace.seam.instants import datetime_or_none
+from headrace.seam.policy import OPERATIONS
 from headrace.types import Again, Done, JobState, NewJob, Outcome, Patch, Sections
 from headrace.worker.job import Job
 from headrace.worker.judge import failures
 from headrace.worker.retry import persistent
 
-QUEUE = "headrace.operations"
+QUEUE = OPERATIONS
 TASK = "headrace.operation"
 PACE = 2_000
 """Jobs a second that an operation changes at most, so that it floods nobody."""
@@ -84,11 +86,13 @@ class Submitted(Struct, frozen=True):
     expected: int
     argument: str | None = None
     pace: int = PACE
+    redaction: Redaction = Redaction.NOTHING
+    """What whoever asked may see: the filter means the jobs that it found for them."""
 
 
 def operation_job(given: Submitted) -> NewJob:
     """The job that does it. Raises ``ConfigError`` if the filter or the action is wrong."""
-    parse_filter(given.filter)
+    parse_filter(given.filter, given.redaction)
     change_of(given.action, given.argument)
     args: dict[str, Any] = msgspec.to_builtins(given)
     return NewJob(task=TASK, queue=QUEUE, args=args, result_ttl=_KEPT, priority=-1)
@@ -172,8 +176,9 @@ class Operator:
             expected: int,
             argument: str | None = None,
             pace: int = PACE,
+            redaction: Redaction = Redaction.NOTHING,
         ) -> Outcome:
-            return await self._go_on(job, Submitted(filter, action, actor, expected, argument, pace))
+            return await self._go_on(job, Submitted(filter, action, actor, expected, argument, pace, redaction))
 
         return app
 
@@ -192,7 +197,7 @@ class Operator:
             await asyncio.sleep(max(0.0, began + _STEP / max(1, given.pace) - loop.time()))
 
     async def _step(self, given: Submitted, progress: Progress) -> tuple[Progress, bool]:
-        wanted = parse_filter(given.filter)
+        wanted = parse_filter(given.filter, given.redaction)
         found = await search(self._client, wanted, progress.after, _STEP)
         ids = [one.id for one in found.records if one.queue != QUEUE]
         altered: list[r.Altered] = []

@@ -86,11 +86,11 @@ async def _passing(
 ) -> list[Record]:
     envelope = client.packer.envelope
     if not wanted.want:
-        return [one for one in records if wanted.passes(Subject(one, now, envelope))]
+        return [one for one in records if wanted.passes(Subject(one, now, envelope, wanted.redaction))]
     passing: list[Record] = []
     for at in range(0, len(records), _FETCHED):
         ids = [one.id for one in records[at : at + _FETCHED]]
         for one in await backend.fetch(ids, wanted.want, client.clock.stamp()):
-            if one is not None and wanted.passes(Subject(one, now, envelope)):
+            if one is not None and wanted.passes(Subject(one, now, envelope, wanted.redaction)):
                 passing.append(one)
     return passing

@@ -16,7 +16,6 @@ from headrace.seam.instants import datetime_or_none, to_datetime
 from headrace.seam.records import Record
 from headrace.text import reason_in_words
 from headrace.types import Failure, JobState
-from headrace.worker.judge import failures
 
 
 class MomentKind(StrEnum):
@@ -68,9 +67,8 @@ class Timeline(Struct, frozen=True):
     """How often in a row its worker has died."""
 
 
-def timeline(record: Record, now: int) -> Timeline:
-    """What the record, fetched with its error, tells."""
-    kept = failures(record.error)
+def timeline(record: Record, kept: list[Failure], now: int) -> Timeline:
+    """What the record and its failures tell."""
     moments = [Moment(MomentKind.ENQUEUED, datetime_or_none(record.enqueued_at))]
     for failure in kept:
         moments += _attempt(failure)

@@ -10,7 +10,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import msgspec
 
-from headrace.admin.watch import AlertChange
+from headrace.admin.firing import AlertChange
 from headrace.text import url_without_secrets
 
 log = logging.getLogger("headrace.alerts")

@@ -59,6 +59,8 @@ class ClientConnection:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.observers = Observers(log_event)
+        self.alert_hooks: list[Callable[[Any], Any]] = []
+        """Told when an alert of the store comes on or is over, by servers that look for alerts in this process."""
         self._given_rng = rng
         self._make_packer = _packer_maker(settings.payloads)
         self._location = None if settings.objects.url is None else parse(settings.objects.url)

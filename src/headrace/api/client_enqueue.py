@@ -14,6 +14,7 @@ from headrace.errors import Unavailable
 from headrace.keeping.budget import BudgetWatch
 from headrace.limits.gate import Admission, Gate
 from headrace.seam import records as r
+from headrace.seam.policy import OPERATIONS
 from headrace.types import NewJob
 
 Sending = Callable[[Sequence[NewJob]], AbstractContextManager[list[NewJob]]]
@@ -142,7 +143,8 @@ class ClientEnqueue(ClientConnection):
         return await self._patience.repeat(lambda: self._insert_rows(rows), rows, _weight)
 
     async def _insert_rows(self, rows: list[r.Row]) -> list[r.Inserted]:
-        if refusal := self._budget.refusal(self._tasks):
+        refusal = self._budget.refusal(self._tasks)
+        if refusal and any(row.queue != OPERATIONS for row in rows):
             raise refusal
         refused = {} if self._budget.queues is None else await self._budget.queues.refuse(rows)
         if not refused:

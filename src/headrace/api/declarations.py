@@ -35,6 +35,7 @@ from headrace.worker.startups import Per, Startups
 S = TypeVar("S", bound=Callable[[], Any])
 T = TypeVar("T")
 W = TypeVar("W", bound=Observer)
+H = TypeVar("H", bound=Callable[..., Any])
 
 
 class Declarations(Registry):
@@ -280,3 +281,9 @@ class Declarations(Registry):
         """Call ``observer(event)`` for everything that happens in this process."""
         self.client.observers.add(observer)
         return observer
+
+    def on_alert(self, hook: H) -> H:
+        """Call ``hook(change)``, a function that is async or does not block, when an alert of the store comes on,
+        changes its level, or is over: in processes that serve HTTP for this app, on the server's loop."""
+        self.client.alert_hooks.append(hook)
+        return hook

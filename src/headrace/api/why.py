@@ -16,6 +16,7 @@ from headrace.types import Failure, JobState
 
 _LONGEST = 200
 """Characters of an error that are shown."""
+_LAST_ERROR = "; its last error: "
 
 
 class WhyCode(StrEnum):
@@ -106,7 +107,12 @@ def _error(seen: Circumstances) -> str:
     if failure is None or seen.record.state is not JobState.FAILED:
         return ""
     text = " ".join(f"{failure.type}: {failure.message}".split())
-    return f"; its last error: {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}…'}"
+    return f"{_LAST_ERROR}{text if len(text) <= _LONGEST else f'{text[:_LONGEST]}…'}"
+
+
+def without_error(why: Why) -> Why:
+    """The reason, without the text of the job's error."""
+    return Why(why.code, why.sentence.partition(_LAST_ERROR)[0])
 
 
 def _running(seen: Circumstances) -> Why:

@@ -9,7 +9,7 @@ from uuid import UUID
 import click
 from msgspec.structs import replace
 
-from headrace import Admin, Client, JobInfo, Why
+from headrace import Client, JobInfo, Why
 from headrace.cli import options
 from headrace.cli.audited import note_jobs
 from headrace.cli.commands import Group
@@ -66,8 +66,7 @@ async def list_command(store: Store, filter: tuple[str, ...], filters: Selector,
 async def _search(store: Store, filter: str, limit: int, *, as_json: bool) -> None:
     found: list[JobInfo] = []
     after, looked_at = None, 0
-    async with store.opened() as client:
-        admin = Admin(client)
+    async with store.admin() as admin:
         while len(found) < limit and looked_at < _SEARCHED:
             page = await admin.jobs(filter, after, limit - len(found))
             found += page.jobs

@@ -23,6 +23,7 @@ from headrace.text import url_without_secrets
 
 if TYPE_CHECKING:
     from headrace import App, Client, Queue
+    from headrace.admin.admin import Admin
 
     Target: TypeAlias = App | Queue[Any, Any]
     """What has a worker."""
@@ -196,6 +197,19 @@ class Store(Struct, frozen=True):
         await client.backend()  # unlike open(), it ends within patience
         async with client:
             yield client
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[Admin]:
+        """The admin API of an open client, with the store's replica. Who names a store may see all that is in it."""
+        from headrace.admin.admin import Admin, replica_of
+        from headrace.admin.redaction import Redaction
+
+        async with self.opened() as client:
+            admin = Admin(client, replica=replica_of(client.settings), redaction=Redaction.NOTHING)
+            try:
+                yield admin
+            finally:
+                await admin.close()
 
 
 def store_file(url: str) -> Path | None:

@@ -41,8 +41,7 @@ async def submit_command(
 
     Counts them and asks first. Goes on here until it is done; if it is interrupted, 'headrace op run' continues it.
     """
-    async with store.opened() as client:
-        admin = Admin(client)
+    async with store.admin() as admin:
         found = await admin.count(filter)
         jobs = counted(found.number, "job") if found.exact else f"more than {counted(found.number, 'job')}"
         if not found.number:
@@ -78,8 +77,8 @@ async def _follow(admin: Admin, operation: Operation) -> Operation:
 @answer_options
 async def list_command(store: Store, as_json: bool) -> None:
     """List bulk operations, newest first."""
-    async with store.opened() as client:
-        found = await Admin(client).operations()
+    async with store.admin() as admin:
+        found = await admin.operations()
     at, columns = now(), ("id", "state", "action", "filter", "met", "changed", "by", "submitted")
 
     def row(one: Operation) -> Sequence[object]:
@@ -94,8 +93,8 @@ async def list_command(store: Store, as_json: bool) -> None:
 @answer_options
 async def show_command(store: Store, op_id: str, as_json: bool) -> None:
     """Show a bulk operation."""
-    async with store.opened() as client:
-        _print(await Admin(client).operation(op_id), as_json=as_json)
+    async with store.admin() as admin:
+        _print(await admin.operation(op_id), as_json=as_json)
 
 
 @op_command.command("cancel")
@@ -103,8 +102,8 @@ async def show_command(store: Store, op_id: str, as_json: bool) -> None:
 @answer_options
 async def cancel_command(store: Store, op_id: str, as_json: bool) -> None:
     """Stop a bulk operation. What it has changed stays changed."""
-    async with store.opened() as client:
-        _print(await Admin(client).cancel_operation(op_id), as_json=as_json)
+    async with store.admin() as admin:
+        _print(await admin.cancel_operation(op_id), as_json=as_json)
 
 
 @op_command.command("run")
@@ -122,8 +121,8 @@ async def run_command(store: Store) -> None:
 @answer_options
 async def log_command(store: Store, limit: int, as_json: bool) -> None:
     """Show who did what: the audit log."""
-    async with store.opened() as client:
-        found = await Admin(client).audit.entries(limit=limit)
+    async with store.admin() as admin:
+        found = await admin.audit.entries(limit=limit)
     at, columns = now(), ("number", "when", "who", "what", "details")
 
     def row(one: AuditEntry) -> Sequence[object]:

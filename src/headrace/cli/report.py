@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from headrace import Admin, Settings
+from headrace import Settings
 from headrace.cli.commands import Command
 from headrace.cli.doctor_checks import effective, versions
 from headrace.cli.loading import Store
@@ -55,8 +55,8 @@ async def _report(store: Store) -> dict[str, dict[str, Any]]:
         default = effective(Settings())
         changed = {name: value for name, value in effective(client.settings).items() if value != default[name]}
         told["settings"] = changed or {"all": "at their defaults"}
-        async with store.opened() as opened:
-            told["store"] = _numbers(await Admin(opened).overview(), opened.limits.durable)
+        async with store.admin() as admin:
+            told["store"] = _numbers(await admin.overview(), admin.client.limits.durable)
     except (HeadraceError, Problem) as error:
         told["store"] = {"error": without_secrets(str(error))}
     return told

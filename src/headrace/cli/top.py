@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace import Admin, JobInfo, Overview
+from headrace.admin.views import JobPage
 from headrace.cli.commands import Command
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
 from headrace.cli.output import clean, print_json, print_table, terminal
 from headrace.cli.times import by_clock, length
 from headrace.core.feed import Digest
+from headrace.errors import BackendError
 from headrace.seam.instants import to_datetime
+from headrace.text import url_without_secrets, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -86,8 +89,7 @@ async def top_command(store: Store, every: float, as_json: bool) -> None:
 
     If the output is no terminal, prints the queues once.
     """
-    async with store.opened() as client:
-        admin = Admin(client)
+    async with store.admin() as admin:
         if as_json:
             print_json(await admin.overview())
         elif not terminal(sys.stdout):
@@ -109,9 +111,14 @@ async def _watch(admin: Admin, every: float) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(hear())
         with Live(screen=True, auto_refresh=False) as live:
+            overview, running, away = Overview(url_without_secrets(admin.client.settings.url), None), JobPage([]), ""
             while True:
-                overview, running = await admin.overview(), await admin.jobs("state:running", limit=_LOOKED_AT)
-                live.update(screen(overview, rates, loop.time(), advances(running.jobs)), refresh=True)
+                try:
+                    overview, running = await admin.overview(), await admin.jobs("state:running", limit=_LOOKED_AT)
+                    away = ""
+                except BackendError as error:
+                    away = without_secrets(str(error))
+                live.update(screen(overview, rates, loop.time(), advances(running.jobs), away), refresh=True)
                 await asyncio.sleep(every)
 
 
@@ -121,8 +128,8 @@ def advances(jobs: Sequence[JobInfo]) -> list[str]:
     return [f"{clean(job.task)}  {job.id}  {clean(job.progress)}" for job in said[:_LINES]]
 
 
-def screen(overview: Overview, rates: Rates, now: float, running: Sequence[str] = ()) -> Group:
-    """What is shown."""
+def screen(overview: Overview, rates: Rates, now: float, running: Sequence[str] = (), away: str = "") -> Group:
+    """What is shown. ``away``: why these numbers are not those of now."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -138,4 +145,6 @@ def screen(overview: Overview, rates: Rates, now: float, running: Sequence[str] 
     lines = [Text(line) for line in rates.happenings] or [Text("nothing out of the ordinary yet", style="dim")]
     if running:
         lines = [*map(Text, running), Text(), *lines]
+    if away:
+        lines = [Text(f"the store does not answer: {clean(away)}", style="bold red"), Text(), *lines]
     return Group(Text(head, style="bold"), Text(), table, Text(), *lines)

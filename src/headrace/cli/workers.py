@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import click
 
-from headrace import Admin
 from headrace.admin.views import WorkerView
 from headrace.cli.commands import Command
 from headrace.cli.loading import Store
@@ -19,8 +18,8 @@ from headrace.cli.times import length, now, relative
 @answer_options
 async def workers_command(store: Store, as_json: bool) -> None:
     """List the workers that are alive: queues, slots, and when they were last heard from."""
-    async with store.opened() as client:
-        found = await Admin(client).workers()
+    async with store.admin() as admin:
+        found = await admin.workers()
     at, columns = now(), ("worker", "busy", "queues", "started", "heard from")
 
     def row(one: WorkerView) -> Sequence[object]:

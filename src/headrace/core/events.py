@@ -101,7 +101,10 @@ class Event(Struct, frozen=True):
     count: int = 0
     """TICK_FIRED, TICK_SKIPPED, TICK_MISSED: how many slots. SWEPT: how many records."""
     again_in: float = 0.0
-    """RETRYING, SNOOZED: seconds until the job is due again."""
+    """RETRYING, SNOOZED: seconds until the job is due again. ALERT: until it is raised again, if its cause lasts; 0:
+    nobody knows, but not less than once in five minutes."""
+    subject: str = ""
+    """ALERT: what it is about, such as a queue, a schedule or a task."""
 
     @property
     def job_id(self) -> UUID | None:
@@ -220,7 +223,7 @@ class Observers:
             detail = f"{name.value}: {sentence}"
             log.warning("%s", detail, extra={"alert": name.value})
             if self:
-                self.tell(Event(EventKind.ALERT, detail=detail, **more))
+                self.tell(Event(EventKind.ALERT, detail=detail, subject=subject, **more))
 
     def _tell_full(self, event: Event) -> None:
         sentence = f"a job was refused: queue {shown(event.queue)}, or the store, is full; start workers or raise depth"

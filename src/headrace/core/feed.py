@@ -57,6 +57,9 @@ class Happening(Struct, frozen=True, array_like=True):
     """The name of the exception's class."""
     detail: str = ""
     count: int = 0
+    again_in: float = 0.0
+    subject: str = ""
+    """Alert: what it is about."""
 
 
 class Tally(Struct, frozen=True, array_like=True):
@@ -212,6 +215,8 @@ class Feed:
                 type(event.error).__name__ if event.error is not None else "",
                 detail or event.worker,
                 event.count,
+                event.again_in,
+                event.subject[:_DETAIL],
             )
         )
 

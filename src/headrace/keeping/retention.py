@@ -123,7 +123,7 @@ class Retention:
             log.info("swept %s", ", ".join(f"{count} from {target}" for target, count in removed.items() if count))
         else:
             log.debug("a sweep found nothing to remove")
-        self._warn([step for step in self._steps if step.problem and step.failures == _FAILURES])
+        self._warn([step for step in self._steps if step.problem and step.failures >= _FAILURES])
         await self._note()
         return sum(removed.values())
 
@@ -132,8 +132,8 @@ class Retention:
         if failing:
             names = ", ".join(dict.fromkeys(step.name for step in failing))
             problem = failing[0].problem
-            sentence = f"{_FAILURES} sweeps of {names} failed in a row, and old records pile up: {problem}"
-            self._observers.alert(Alert.CLEANUP_FAILING, names, sentence, error=problem)
+            sentence = f"{_FAILURES} or more sweeps of {names} failed in a row, and old records pile up: {problem}"
+            self._observers.alert(Alert.CLEANUP_FAILING, names, sentence, error=problem, again_in=self._every)
 
     async def _attempt(self, step: _Step) -> int:
         step.problem = None
@@ -175,7 +175,8 @@ class Retention:
         """Whether what is too old of a state may go now."""
         state = bounds.state
         if stop := await self._sweeper.stop(bounds, situation):
-            self._observers.alert(Alert.SAFETY_STOP, state.value, f"old {state.value} jobs were not deleted: {stop}")
+            sentence = f"old {state.value} jobs were not deleted: {stop}"
+            self._observers.alert(Alert.SAFETY_STOP, state.value, sentence, again_in=self._every)
             return False
         self._allowed.add(state)
         return True

@@ -12,6 +12,8 @@ from headrace.seam.records import JobId
 
 STORE = ""
 """The name under which the store itself has a policy. Only its ``depth`` counts."""
+OPERATIONS = "headrace.operations"
+"""The queue of bulk operations. They make room, so they must not wait for room: see ``Backend.insert``."""
 TENANT_BATCH = 10
 """How many jobs a tenant gets at its turn, if the policy does not say."""
 FOREVER = 2**53 - 1

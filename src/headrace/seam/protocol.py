@@ -395,7 +395,8 @@ class Backend(Protocol):
         as the policy's ``depth`` allows, or all queues together have as many as the depth of
         :data:`~headrace.seam.policy.STORE` allows. Rows are admitted in their order while there is room; concurrent
         inserts may be off by one in a hundred. A FULL answer says which limit was reached. Only ``insert`` is refused:
-        spawned rows, ticks, retries and requeues never are.
+        spawned rows, ticks, retries and requeues never are. The depth of the store refuses no row of the queue
+        :data:`~headrace.seam.policy.OPERATIONS`, unless it is 0.
 
         ``run_at`` becomes ``row.run_at``, or now + ``row.delay``. Listeners to ``queue:NAME`` get a hint.
         """

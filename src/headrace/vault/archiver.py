@@ -79,7 +79,7 @@ class Archiver:
                 log.exception("ended jobs could not be archived; that is tried again")
             if self._failures >= _FAILURES:
                 sentence = f"{self._failures} tries to archive failed, and nothing that has ended is removed: {error}"
-                self._observers.alert(Alert.ARCHIVE_FAILING, "", sentence, error=error)
+                self._observers.alert(Alert.ARCHIVE_FAILING, "", sentence, error=error, again_in=self._every)
             return 0
         self._failures = 0
         return archived

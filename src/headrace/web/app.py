@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from headrace.admin.admin import Admin
-from headrace.admin.watch import Firing, Watch
+from headrace.admin.firing import Firing
 from headrace.core.config import HttpSettings
 from headrace.errors import ConfigError
 from headrace.text import shown
@@ -24,7 +24,7 @@ from headrace.web.metrics import Metrics
 from headrace.web.openapi import describe
 from headrace.web.routes import ApiRoute, Reading
 from headrace.web.stream import Stream
-from headrace.web.tokens import Role, Tokens, read_tokens
+from headrace.web.tokens import Role, Tokens
 from headrace.web.vitals import Verdict, Vitals
 from headrace.web.writing import Writing
 
@@ -96,16 +96,14 @@ def web_app(
     vitals: Vitals,
     metrics: Metrics,
     settings: HttpSettings,
-    tokens: Tokens | None = None,
-    watch: Watch | None = None,
-    live: Live | None = None,
+    tokens: Tokens,
+    live: Live,
 ) -> ASGIApp:
     """The whole app. It can be mounted in another one, under any prefix."""
-    tokens = read_tokens(settings.tokens) if tokens is None else tokens
     api = [*Reading(admin, tokens, writes=settings.writes).routes(), *Writing(admin).routes()]
 
     async def alerts(request: Request) -> Response:
-        return answer([] if watch is None else watch.firing)
+        return answer(await live.firing())
 
     api.append(ApiRoute("GET", "/api/v1/alerts", alerts, "Alerts that are on, worst first.", list[Firing]))
     document = describe(api)
@@ -118,7 +116,7 @@ def web_app(
         _route("GET", "/openapi.json", openapi, Role.VIEWER),
         _route("GET", "/api/v1/events", Stream(admin.listening).events, Role.VIEWER),
         *map(_api_route, api),
-        *dashboard_routes(admin, Live(admin) if live is None else live, tokens, settings, watch),
+        *dashboard_routes(admin, live, tokens, settings),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _missing, 405: _wrong_method, 500: _broken})
     return Guard(app, tokens, writes=settings.writes, hosts=settings.hosts)

@@ -44,6 +44,8 @@ class Guard:
             return
         headers = Headers(scope=scope)
         principal = self._tokens.find(headers.get("authorization")) if self._tokens else LOCAL
+        if scope["method"] not in SAFE:
+            await self._tokens.agree()
         refusal = self._refusal(scope["method"], headers, principal)
         if refusal is None:
             scope.setdefault("state", {})["principal"] = principal

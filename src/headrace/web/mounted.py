@@ -28,7 +28,7 @@ class Mounted:
 
     def __init__(self, target: App | Queue[Any, Any], settings: HttpSettings | None = None) -> None:
         client = target.client.twin()
-        self._site = Site(client, settings or client.settings.http)
+        self._site = Site(client, settings or client.settings.http, target.client.alert_hooks)
         self._vitals = StoreVitals(client)
         self._app = self._site.app(self._vitals, None, EventCounts(), None)
         self._tasks: list[asyncio.Task[None]] = []
@@ -39,7 +39,7 @@ class Mounted:
     async def __aenter__(self) -> Self:
         loop, site = asyncio.get_running_loop(), self._site
         site.live.visit(for_ever=True)
-        work = (self._vitals.watch(), site.run_operations(), site.look(), site.hear())
+        work = (self._vitals.watch(), site.run_operations())
         self._tasks = [loop.create_task(one, name="headrace-mounted") for one in work]
         return self
 

@@ -73,7 +73,7 @@ class Reading:
             ApiRoute("GET", "/api/v1/session", self.session, "Who asks.", Session, Role.PROBE),
             ApiRoute("GET", "/api/v1/overview", self.overview, "The store in numbers.", views.Overview),
             ApiRoute("GET", "/api/v1/queues", self.queues, "All queues.", list[views.QueueView]),
-            ApiRoute("GET", "/api/v1/queues/{queue}", self.queue, "One queue.", views.QueueView),
+            ApiRoute("GET", "/api/v1/queues/{queue:path}", self.queue, "One queue.", views.QueueView),
             ApiRoute("GET", "/api/v1/workers", self.workers, "Workers that are alive.", list[views.WorkerView]),
             ApiRoute("GET", "/api/v1/jobs", self.jobs, "Jobs, newest first.", views.JobPage, parameters=page),
             ApiRoute("GET", "/api/v1/count", self.count, "How many jobs.", views.JobCount, parameters=[FILTER]),
@@ -83,6 +83,7 @@ class Reading:
 
     async def session(self, request: Request) -> Response:
         who = principal(request)
+        await self._tokens.agree()
         return answer(Session(who.name, who.role, self._writes, self._tokens.csrf(who)))
 
     async def overview(self, request: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from socket import socket
 from typing import Any
@@ -14,16 +14,15 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from headrace.admin.admin import Admin, replica_of
+from headrace.admin.hooks import Hook
 from headrace.admin.operations import QUEUE, Operator, operator_client
 from headrace.admin.redaction import Redaction
-from headrace.admin.views import Overview
-from headrace.admin.watch import Watch, looking
+from headrace.admin.watch import Watch
 from headrace.admin.webhook import Webhook
 from headrace.api.app import App
 from headrace.api.client import Client
 from headrace.api.queue import Queue
 from headrace.core.config import HttpSettings
-from headrace.core.durations import micros
 from headrace.core.meter import Meter
 from headrace.errors import ConfigError, HeadraceError
 from headrace.web.address import Address, check_reach, parse_address
@@ -42,8 +41,6 @@ _STARTED = 30.0
 _SHUTDOWN = 2
 _MOST = 500
 """Connections at a time; more are turned away."""
-_PATIENCE = 10.0
-"""Seconds that the store has to answer before an alert says that it does not."""
 _REST = 5.0
 """Seconds until operations are tried again after the store was away."""
 
@@ -51,17 +48,16 @@ _REST = 5.0
 class Site:
     """Everything that the HTTP server of one process tells, on a client of its own."""
 
-    def __init__(self, client: Client, settings: HttpSettings) -> None:
-        self.tokens = read_tokens(settings.tokens)
+    def __init__(self, client: Client, settings: HttpSettings, hooks: Sequence[Hook] = ()) -> None:
+        self.tokens = read_tokens(settings.tokens, client)
         self.settings = settings
         self.client = client
         redaction = Redaction(settings.redaction)
         self.admin = Admin(client, replica=replica_of(client.settings), redaction=redaction)
         self.backend = client.settings.url.partition(":")[0]
         alerts = client.settings.alerts
-        hooks = [] if alerts.webhook is None else [Webhook(alerts.webhook)]
-        self.watch = Watch(alerts, client.settings.retention, hooks)
-        self.live = Live(self.admin)
+        self.hooks: list[Hook] = [*hooks, *([] if alerts.webhook is None else [Webhook(alerts.webhook)])]
+        self.live = Live(self.admin, Watch(alerts, client.settings.retention, self.hooks))
 
     def app(
         self,
@@ -73,25 +69,7 @@ class Site:
     ) -> ASGIApp:
         """The ASGI app."""
         metrics = Metrics(self.backend, meter, counts, pulse, StoreNumbers(self.admin.reader), sizes)
-        return web_app(self.admin, vitals, metrics, self.settings, self.tokens, self.watch, self.live)
-
-    async def look(self) -> None:
-        """Look for alerts, until cancelled."""
-        await looking(self.watch, self._overview, micros(self.client.settings.alerts.every) / 1e6)
-
-    async def hear(self) -> None:
-        """Hear what other processes tell, until cancelled."""
-        loop = asyncio.get_running_loop()
-        async with self.admin.listening.listen() as digests:
-            async for digest in digests:
-                self.watch.hear(digest, loop.time())
-
-    async def _overview(self) -> Overview | None:
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                return await self.admin.overview()
-        except (HeadraceError, OSError, TimeoutError):
-            return None
+        return web_app(self.admin, vitals, metrics, self.settings, self.tokens, self.live)
 
     async def run_operations(self) -> None:
         """Carry out bulk operations, until cancelled; only where they can be submitted."""
@@ -104,6 +82,8 @@ class Site:
                     await app.work([QUEUE])
             except HeadraceError as error:
                 log.warning("bulk operations rest: %s", error)
+            except Exception:
+                log.exception("bulk operations rest")
             await asyncio.sleep(_REST)
 
     async def close(self) -> None:
@@ -177,7 +157,7 @@ class HttpThread:
     async def start(self) -> None:
         """Called on the worker's loop. Raises ``ConfigError`` if it cannot listen."""
         client = self._target.client
-        self._site = Site(client.twin(), self._settings)
+        self._site = Site(client.twin(), self._settings, client.alert_hooks)
         self.address, self._socket = listen(self._settings, protected=bool(self._site.tokens))
         self._meter = client.observers.measure(client.clock)
         client.observers.add(self._counts, routine=False)
@@ -213,6 +193,8 @@ class HttpThread:
         self._server.ending = self._site.admin.listening.end
         self._up.set()
         try:
+            if self._site.hooks:
+                self._site.live.visit(for_ever=True)
             async with asyncio.TaskGroup() as group:
                 beside = [group.create_task(vitals.watch()), group.create_task(self._site.run_operations())]
                 await self._server.serve([self._socket])
@@ -237,7 +219,7 @@ async def serve_http(target: App | Queue[Any, Any], settings: HttpSettings | Non
 
 async def serve_alone(client: Client, settings: HttpSettings, *, ready: asyncio.Event | None = None) -> None:
     """HTTP in a process without a worker, until it is cancelled or told to end by a signal."""
-    site = Site(client, settings)
+    site = Site(client, settings, client.alert_hooks)
     address, listening = listen(settings, protected=bool(site.tokens))
     vitals = StoreVitals(client)
     serving = server(site.app(vitals, None, EventCounts(), None))
@@ -247,7 +229,6 @@ async def serve_alone(client: Client, settings: HttpSettings, *, ready: asyncio.
         site.live.visit(for_ever=True)
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(vitals.watch()), group.create_task(site.run_operations())]
-            beside += [group.create_task(site.look()), group.create_task(site.hear())]
             if ready is not None:
                 ready.set()
             await serving.serve([listening])

@@ -7,14 +7,19 @@ import hmac
 import os
 import secrets
 from base64 import b64decode
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
 from msgspec import Struct
 
-from headrace.errors import ConfigError
+from headrace.api.client import Client
+from headrace.core.documents import change_document
+from headrace.errors import ConfigError, HeadraceError
 
 _SHORTEST = 16
+_SECRET = 32
+_DOCUMENT = "http/secret"
 _SETTING = "http.tokens"
 _FORM = "lines of: role name token"
 
@@ -49,10 +54,12 @@ LOCAL = Principal("local", Role.OPERATOR)
 class Tokens:
     """Tokens by their hashes. The tokens themselves are not kept, and comparing takes the same time for all."""
 
-    def __init__(self, entries: list[tuple[Principal, str]]) -> None:
+    def __init__(self, entries: list[tuple[Principal, str]], client: Client | None = None) -> None:
         self._entries = [(principal, _hashed(token)) for principal, token in entries]
         together = hashlib.sha256(b"".join(digest for _, digest in self._entries)).digest()
-        self._secret = together if entries else secrets.token_bytes(32)
+        self._secret = together if entries else secrets.token_bytes(_SECRET)
+        self._client = None if entries else client
+        """Of the store whose secret is not known yet."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -68,8 +75,21 @@ class Tokens:
         return found if given else None
 
     def csrf(self, principal: Principal) -> str:
-        """What a browser's form has to bring along. The same in all processes with the same tokens."""
+        """What a browser's form has to bring along. The same in all processes with the same tokens, and once they
+        agree, in all of one store without tokens."""
         return hmac.new(self._secret, f"csrf {principal.name}".encode(), hashlib.sha256).hexdigest()
+
+    async def agree(self) -> None:
+        """Without tokens: use the secret that the store keeps for all processes, as soon as it answers."""
+        if self._client is None:
+            return
+        with suppress(HeadraceError):
+            documents = (await self._client.backend()).documents
+            if documents is not None:
+                await change_document(documents, _DOCUMENT, lambda kept: kept or self._secret)
+                [found] = await documents.get([_DOCUMENT])
+                self._secret = self._secret if found is None else found.body
+            self._client = None
 
     def is_csrf(self, given: str, principal: Principal) -> bool:
         """Whether it is that."""
@@ -81,10 +101,11 @@ def is_bearer(authorization: str | None) -> bool:
     return authorization is not None and authorization[:7].lower() == "bearer "
 
 
-def read_tokens(source: str | None) -> Tokens:
-    """The tokens that a setting names: ``file:/path`` or ``env:NAME``. In a variable, semicolons end lines too."""
+def read_tokens(source: str | None, client: Client | None = None) -> Tokens:
+    """The tokens that a setting names: ``file:/path`` or ``env:NAME``. In a variable, semicolons end lines too.
+    ``client``: of the store whose processes share a secret if they have no tokens."""
     if source is None:
-        return Tokens([])
+        return Tokens([], client)
     kind, _, place = source.partition(":")
     try:
         text = Path(place).read_text("utf-8") if kind == "file" else os.environ[place].replace(";", "\n")

@@ -59,7 +59,9 @@ class WorkerVitals:
     async def watch(self) -> None:
         """Look for the worker now and then, until cancelled: it may be started later, or anew."""
         while True:
-            self.look()
+            worker = self.look()
+            if worker is not None and worker.running:
+                worker.nudge()
             await asyncio.sleep(BEATS / 3)
 
     def live(self) -> Verdict:

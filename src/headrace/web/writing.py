@@ -57,7 +57,7 @@ class Writing:
     def routes(self) -> list[ApiRoute]:
         """All of them."""
         page = [Parameter("before", "The number of the entry before which to go on"), Parameter("limit", "Entries")]
-        op, operator = "/api/v1/operations", Role.OPERATOR
+        op, queue, operator = "/api/v1/operations", "/api/v1/queues/{queue:path}", Role.OPERATOR
         return [
             ApiRoute("GET", "/api/v1/audit", self.audit, "Who did what.", list[AuditEntry], parameters=page),
             ApiRoute("GET", op, self.operations, "Bulk operations, newest first.", list[Operation]),
@@ -71,11 +71,11 @@ class Writing:
                 "POST", "/api/v1/jobs/{id}/reveal", self.reveal, "A job, unredacted.", views.JobDetails, operator
             ),
             ApiRoute(
-                "POST", "/api/v1/queues/{queue}/pause", self.pause, "Pause a queue.", views.QueueView | None, operator,
+                "POST", f"{queue}/pause", self.pause, "Pause a queue.", views.QueueView | None, operator,
                 body=PauseQueue,
             ),
             ApiRoute(
-                "POST", "/api/v1/queues/{queue}/resume", self.resume, "Resume it.", views.QueueView | None, operator,
+                "POST", f"{queue}/resume", self.resume, "Resume it.", views.QueueView | None, operator,
                 body=PauseQueue,
             ),
         ]  # fmt: skip

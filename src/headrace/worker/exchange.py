@@ -47,7 +47,7 @@ _ALL = sys.maxsize
 _ANYTHING = 2**50
 """Bytes. More than the jobs of any claim weigh."""
 _STALLED = 3.0
-"""Seconds after which a trip without an answer counts as stalled."""
+"""Seconds after which a trip counts as stalled: without an answer, or without a look at what there is to carry."""
 
 
 class Exchange:
@@ -99,6 +99,8 @@ class Exchange:
         self._carrying: list[asyncio.Task[None]] = []
         self.started = 0.0
         """When it was started, by the loop's clock."""
+        self._nudged: float | None = None
+        """The first nudge that has not moved all trips, or the last one, by the loop's clock."""
 
     # -- putting it together
 
@@ -247,9 +249,24 @@ class Exchange:
         return max(self.started, *(trips.beat for trips in self.trips))
 
     def stalled(self, now: float) -> bool:
-        """Whether the store has owed an answer for long. What waits for handlers' own transactions does not count."""
+        """Whether the store has owed an answer for long, or a nudge moved nobody. What waits for handlers' own
+        transactions does not count."""
         asking = [one.asking_since for one in self.trips if one.asking_since is not None and not one.apart]
-        return any(now - since > _STALLED for since in asking)
+        return any(now - since > _STALLED for since in asking) or self._stand_still(now)
+
+    def nudge(self) -> None:
+        """Trips are to show that they still turn. Called on the consumer's loop, again and again while somebody asks
+        for health."""
+        if self._nudged is None or not self._unmoved(self._nudged):
+            self._nudged = asyncio.get_running_loop().time()
+        self.bell.ring()
+
+    def _stand_still(self, now: float) -> bool:
+        return self._nudged is not None and now - self._nudged > _STALLED and self._unmoved(self._nudged)
+
+    def _unmoved(self, nudged: float) -> bool:
+        """Whether a trip to which the store owes nothing has not turned since then."""
+        return any(one.turned < nudged and one.asking_since is None and not one.apart for one in self.trips)
 
     def beating(self, now: float) -> bool:
         """Whether beats get through."""

@@ -74,12 +74,14 @@ class Trips:
         """When the store last answered, by the loop's clock."""
         self.asking_since: float | None = None
         """Since when the store owes an answer, however often it was asked; None: it owes none."""
+        self.turned = 0.0
+        """When it last looked whether there is something to carry, by the loop's clock."""
         self.apart = apart
 
     async def run(self) -> None:
         """Make trips until cancelled."""
         while True:
-            rung = self._bell.rung
+            rung, self.turned = self._bell.rung, asyncio.get_running_loop().time()
             batch = self._take(self._backend.limits.max_batch) if self._take else []
             want = self._claimer.want() if self._claimer else 0
             if batch or want:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -176,6 +177,12 @@ class Worker:
     def quicken(self, seconds: float) -> None:
         """Beat at least this often, so that ``health`` tells of a store that cannot be written to within seconds."""
         self._exchange.renewer.quicken(seconds)
+
+    def nudge(self) -> None:
+        """Let the worker show that it still goes on claiming, so that ``health`` tells within seconds when it does not.
+        Callable from any thread."""
+        with suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._exchange.nudge)
 
     def health(self, now: float | None = None) -> Health:
         """Whether claims and heartbeats get through to the store, and all slots are up. With ``now``, an instant of

@@ -22,7 +22,7 @@ from headrace.backends.memory.sheets import TrackerSheets
 from headrace.backends.memory.turns import MemoryTurns
 from headrace.seam.documents import Document
 from headrace.seam.parts import Part
-from headrace.seam.policy import STORE, Policy
+from headrace.seam.policy import OPERATIONS, STORE, Policy
 from headrace.seam.records import WATCHERS, Hint, JobId, Record, Room, carried_by_name
 from headrace.types import JobState
 
@@ -299,7 +299,8 @@ class MemoryStore:
     def full(self, queue: str) -> Room | None:
         """The limit that lets no further job wait: of all queues together, or of this one."""
         waiting = sum(self.counts.get((queue, state), 0) for state in _WAITING)
-        return self._full(STORE, sum(self._totals[state] for state in _WAITING)) or self._full(queue, waiting)
+        whole = self._full(STORE, sum(self._totals[state] for state in _WAITING))
+        return self._full(queue, waiting) if whole is None or (whole.depth and queue == OPERATIONS) else whole
 
     def _full(self, name: str, waiting: int) -> Room | None:
         policy = self.policies.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Transaction
-from headrace.seam.policy import STORE
+from headrace.seam.policy import OPERATIONS, STORE
 from headrace.seam.records import Room
 
 _SQL = load("queue")
@@ -29,7 +29,8 @@ class Depth:
     def admit(self, qid: int, name: str) -> Room | None:
         """One more waits in the queue; or where there is no room for it."""
         depth = self._depths[qid] if qid in self._depths else self._look(qid)
-        if self._depth is not None and self._waits_in_all >= self._depth:
+        exempt = name == OPERATIONS and self._depth != 0
+        if self._depth is not None and self._waits_in_all >= self._depth and not exempt:
             return Room(STORE, self._depth, self._waits_in_all)
         if depth is not None and self._waits[qid] >= depth:
             return Room(name, depth, self._waits[qid])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.seam.policy import STORE, Policy
+from headrace.seam.policy import OPERATIONS, STORE, Policy
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Cancel,
@@ -68,6 +68,20 @@ class DepthTests(GovernedBase):
         [answer] = await store.insert([row(4)], T0)
         assert (answer.status, answer.room) == (InsertStatus.FULL, Room("q", 0, 3))
         assert await self.got(store) == [1, 2, 3]
+
+    @needs("store_depth")
+    async def test_a_store_that_is_full_takes_operations_unless_it_takes_nothing(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        assert await self.policies(store).save(Policy(queue=STORE, depth=1), T0)
+        answers = await store.insert([row(2), row(3, queue=OPERATIONS), row(4)], T0)
+        assert [one.status.value for one in answers] == ["full", "new", "full"]
+        assert await self.policies(store).save(Policy(queue=OPERATIONS, depth=1), T0)
+        assert (await store.insert([row(5, queue=OPERATIONS)], T0))[0].status is InsertStatus.FULL
+
+    @needs("policies")
+    async def test_a_store_that_takes_nothing_takes_no_operations_either(self, store: Backend) -> None:
+        assert await self.policies(store).save(Policy(queue=STORE, depth=0), T0)
+        assert (await store.insert([row(1, queue=OPERATIONS)], T0))[0].status is InsertStatus.FULL
 
     @needs("policies")
     async def test_concurrent_inserts_keep_to_the_depth(self, store: Backend) -> None:

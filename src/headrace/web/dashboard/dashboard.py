@@ -7,7 +7,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.admin.admin import Admin
-from headrace.admin.watch import Watch
 from headrace.core.config import HttpSettings
 from headrace.web.answers import guarded
 from headrace.web.dashboard.doing import Doing
@@ -24,11 +23,9 @@ from headrace.web.tokens import Role, Tokens
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
 
 
-def dashboard_routes(
-    admin: Admin, live: Live, tokens: Tokens, settings: HttpSettings, watch: Watch | None = None
-) -> list[Route]:
+def dashboard_routes(admin: Admin, live: Live, tokens: Tokens, settings: HttpSettings) -> list[Route]:
     """Pages, what they do, and their files."""
-    pages = Pages(admin, live, tokens, settings, watch)
+    pages = Pages(admin, live, tokens, settings)
     return [
         *Queues(pages).routes(),
         *Jobs(pages).routes(),

@@ -148,7 +148,10 @@ def _attempts(failed: int, most: int | None) -> str:
     return f"{failed} failed" + ("" if most is None else f" of at most {most}")
 
 
-def _share(op: Operation) -> float:
+def _share(op: Operation) -> float | None:
+    """How far it has come; None: nobody knows, as not all jobs that match were counted."""
     if op.state.terminal:
         return 1.0
+    if op.expected >= COUNTED:
+        return None
     return min(1.0, op.met / op.expected) if op.expected else 0.0

@@ -15,7 +15,6 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from headrace.admin.admin import Admin
-from headrace.admin.watch import Watch
 from headrace.core.config import HttpSettings
 from headrace.errors import BackendError, HeadraceError, JobNotFound, ScheduleNotFound, Unavailable
 from headrace.seam.instants import to_datetime
@@ -39,14 +38,11 @@ NAVIGATION = (
 class Pages:
     """Renders templates for whoever asks."""
 
-    def __init__(
-        self, admin: Admin, live: Live, tokens: Tokens, settings: HttpSettings, watch: Watch | None = None
-    ) -> None:
+    def __init__(self, admin: Admin, live: Live, tokens: Tokens, settings: HttpSettings) -> None:
         self.admin = admin
         self.live = live
         self._tokens = tokens
         self._settings = settings
-        self._watch = watch
 
     @cached_property
     def _environment(self) -> Environment:
@@ -71,6 +67,8 @@ class Pages:
         """A page, or a part of one. ``code``: its status, if that is not 200."""
         who, base = principal(request), request.scope.get("root_path", "")
         now = to_datetime(0 if "code" in values else await self.admin.client.store_now())
+        if "code" not in values:
+            await self._tokens.agree()
         shared = {
             "base": base,
             "path": request.url.path.removeprefix(base).strip("/"),
@@ -78,7 +76,7 @@ class Pages:
             "may_write": self.may_write(request),
             "writes": self._settings.writes,
             "csrf": self._tokens.csrf(who),
-            "alerts": [] if self._watch is None else self._watch.firing,
+            "alerts": self.live.watch.firing,
             "now": now,
             "away": lambda instant: wording.away(instant, now),
             "link": lambda place, **query: link(base, place, **query),

@@ -110,15 +110,15 @@ class UpkeepPages(PageSet):
         except ConfigError as error:
             governed, wrong = [], str(error)
         wanted = request.query_params.get("queue") or (governed[0] if governed else "")
-        found = await policies.tenants(wanted, limit=_TENANTS) if wanted and not wrong else []
+        found = await self._live.tenants(wanted) if wanted and not wrong else []
         total = sum(tenant.waiting + tenant.running for tenant in found)
-        rows = sorted(found, key=lambda tenant: (-(tenant.waiting + tenant.running), tenant.tenant))
         return await self._pages.show(
             request,
             "tenants.html",
             governed=governed,
             wanted=wanted,
-            rows=rows,
+            rows=found[:_TENANTS],
+            all=len(found),
             total=total,
             wrong=wrong,
             policy=await policies.get(wanted) if wanted and not wrong else None,

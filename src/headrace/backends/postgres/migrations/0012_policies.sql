@@ -69,8 +69,9 @@ BEGIN
     END IF;
 END $$;
 
--- The numbers of the rows that fit; NULL if all do. A row that will not become a job takes no room. ``rooms``, per queue
--- without room: two bigints, how many may wait and how many do; a byte more if the store is full.
+-- The numbers of the rows that fit; NULL if all do. A row that will not become a job takes no room, and an
+-- operation needs none in the store. ``rooms``, per queue without room: two bigints, how many may wait and how many do;
+-- a byte more if the store is full.
 CREATE FUNCTION fitting(
     p_now bigint, p_qids integer[], p_rows job_row[], p_bound boolean, OUT fit integer[], OUT rooms bytea[]
 ) LANGUAGE plpgsql VOLATILE
@@ -108,7 +109,9 @@ BEGIN
     LOOP
         IF r.known OR r.id = ANY (v_ids) OR r.key = ANY (v_keys) THEN
             v_some := v_some || r.ord;
-        ELSIF (v_rooms[r.queue] <= 0) IS NOT TRUE AND (v_room <= 0) IS NOT TRUE THEN
+        ELSIF (v_rooms[r.queue] <= 0) IS NOT TRUE AND (
+            (v_room <= 0) IS NOT TRUE OR v_depth > 0 AND name_of(p_qids[r.queue]) = 'headrace.operations'
+        ) THEN
             v_some := v_some || r.ord;
             v_rooms[r.queue] := v_rooms[r.queue] - 1;
             v_room := v_room - 1;
