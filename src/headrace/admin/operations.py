@@ -27,8 +27,8 @@ from headrace.payloads.codec import Envelope
 from headrace.seam import records as r
 from headrace.seam.instants import datetime_or_none
 from headrace.types import Again, Done, JobState, NewJob, Outcome, Patch, Sections
+from headrace.worker.failures import failures
 from headrace.worker.job import Job
-from headrace.worker.judge import failures
 from headrace.worker.retry import persistent
 
 QUEUE = "headrace.operations"

@@ -16,7 +16,7 @@ from headrace.seam.instants import datetime_or_none, to_datetime
 from headrace.seam.records import Record
 from headrace.text import reason_in_words
 from headrace.types import Failure, JobState
-from headrace.worker.judge import failures
+from headrace.worker.failures import failures
 
 
 class MomentKind(StrEnum):
