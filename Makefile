@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := .venv-demo
 # Tests wait for servers and leases as much as they compute, so there are two processes more than cores.
+NEWER = $(shell for one in python3.14 python3.13 python3.12; do $$one -c '' 2>/dev/null && echo $$one && break; done)
 PROCESSES = $(shell $(BIN)/python -c 'import os; print(os.cpu_count() + 2)')
 PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check test test-all tests lint chromium pictures bench chaos docs format clean
+.PHONY: help demo setup check test test-all test-django tests lint chromium pictures bench chaos docs format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -52,8 +53,13 @@ check: lint ## lint, types, import contracts, unit tests (no server, no process)
 test: chromium ## lint and all tests, against real stores; of pairs, crash points, seeds and old servers, a sample
 	@$(MAKE) --jobs=2 lint tests
 
-test-all: chromium ## the same without sampling
+test-all: chromium ## the same without sampling, and Django's tests on the newest Django if there is a newer Python
 	@$(MAKE) --jobs=2 lint tests SAMPLE=--all
+	@if [ -n "$(NEWER)" ]; then $(MAKE) test-django; else echo "no Python 3.12 or newer: no tests on Django 6"; fi
+
+# Django 6 needs Python 3.12. A set-up of its own has the newest Django that the newest Python here can run.
+test-django:
+	$(MAKE) tests VENV=$(VENV)-newer PYTHON=$(NEWER) SAMPLE=tests/contrib/test_django.py
 
 # Lint computes on one core, while tests wait for servers as much as they compute: side by side they take less time.
 tests: $(STAMP)
@@ -87,4 +93,4 @@ format: $(STAMP) ## rewrite the code in the house format
 	$(BIN)/ruff format .
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(DEMO) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-newer $(DEMO) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -64,7 +64,9 @@ def docker() -> Unit:
     environment = dict(part.split("=", 1) for part in last["ENV"].split())
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["worker"]
     assert compose["command"] == json.loads(last["CMD"])
-    probe = json.loads(last["HEALTHCHECK"].partition("CMD ")[2])
+    assert "HEALTHCHECK" not in last, "web processes have the same image, and no worker"
+    [kind, *probe] = compose["healthcheck"]["test"]
+    assert kind == "CMD"
     return Unit(json.loads(last["CMD"]), environment, [probe], micros(compose["stop_grace_period"]) / 1e6)
 
 

@@ -33,7 +33,15 @@ TASKS = {{
     "default": {{
         "BACKEND": "headrace.contrib.django.backend.HeadraceBackend",
         "QUEUES": ["default", "mail"],
-    }}
+    }},
+    "patient": {{
+        "BACKEND": "headrace.contrib.django.backend.HeadraceBackend",
+        "OPTIONS": {{"max_attempts": 3}},
+    }},
+    "forgetful": {{
+        "BACKEND": "headrace.contrib.django.backend.HeadraceBackend",
+        "OPTIONS": {{"result_ttl": "0s"}},
+    }},
 }}
 """
 

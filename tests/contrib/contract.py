@@ -1,6 +1,8 @@
 """The documented contract of Django's Tasks framework. Runs inside a Django project, as ``orders.contract``."""
 
 from datetime import datetime, timedelta
+from queue import Queue
+from threading import Event, Thread
 
 from django.db import transaction
 from django.test import TransactionTestCase
@@ -9,6 +11,7 @@ from orders.tasks import add, greet, receipt, refuse
 
 from headrace.contrib.django import jobs
 from headrace.contrib.django.test import StoreMixin
+from headrace.errors import JobCancelled
 
 try:
     from django import tasks as framework
@@ -20,7 +23,32 @@ except ImportError:
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
     from django_tasks.signals import task_enqueued, task_finished, task_started
 
-READY, SUCCESSFUL, FAILED = (framework.TaskResultStatus[name] for name in ("READY", "SUCCESSFUL", "FAILED"))
+STATUSES = ("READY", "RUNNING", "SUCCESSFUL", "FAILED")
+READY, RUNNING, SUCCESSFUL, FAILED = (framework.TaskResultStatus[name] for name in STATUSES)
+
+began, may_end = Event(), Event()
+
+
+@framework.task
+def hold() -> None:
+    """Runs until it may end."""
+    began.set()
+    may_end.wait(60)
+
+
+@framework.task(takes_context=True)
+def look(context, times: int = 0):
+    """Says what others see of it while it runs; fails so many times before."""
+    seen = look.get_result(context.task_result.id)
+    if context.attempt <= times:
+        raise ValueError(context.task_result.worker_ids[-1])
+    own = context.task_result
+    return {
+        "status": seen.status == RUNNING and own.status == RUNNING,
+        "started": own.enqueued_at <= seen.started_at <= seen.last_attempted_at <= timezone.now(),
+        "workers": own.worker_ids,
+        "seen": seen.worker_ids,
+    }
 
 
 class Enqueueing(StoreMixin, TransactionTestCase):
@@ -95,6 +123,70 @@ class Running(StoreMixin, TransactionTestCase):
         self.assertEqual(result.attempts, 1)
         self.assertTrue(result.enqueued_at <= result.started_at <= result.finished_at)
         self.assertEqual(result.last_attempted_at, result.started_at)
+
+    def test_while_it_runs(self) -> None:
+        result = look.enqueue()
+        jobs().drain()
+        result.refresh()
+        self.assertEqual(len(result.return_value["seen"]), 1)
+        self.assertEqual(result.worker_ids, result.return_value["workers"])
+        self.assertTrue(result.return_value["status"] and result.return_value["started"])
+
+    def test_several_attempts(self) -> None:
+        result = look.using(backend="patient").enqueue(2)
+        self.assertEqual(result.backend, "patient")
+        told: list[str] = []
+        for attempts in (1, 2):
+            jobs().drain()
+            result.refresh()
+            self.assertEqual((result.status, result.attempts, len(result.errors)), (READY, attempts, attempts))
+            failure = jobs().get(result.id).failures[-1]
+            told.append(failure.message)
+            self.assertEqual(result.worker_ids, told)
+            self.assertTrue(result.enqueued_at <= result.started_at <= result.last_attempted_at)
+            jobs().reschedule(result.id)
+        jobs().drain()
+        result.refresh()
+        self.assertEqual((result.status, result.attempts, len(result.errors)), (SUCCESSFUL, 3, 2))
+        self.assertEqual(result.worker_ids[:2], told)
+        self.assertEqual(result.worker_ids, result.return_value["workers"])
+        self.assertEqual((result.return_value["seen"][:2], len(result.return_value["seen"])), (told, 3))
+        self.assertTrue(result.started_at < result.last_attempted_at <= result.finished_at)
+
+    def test_a_result_that_is_not_kept(self) -> None:
+        result = add.using(backend="forgetful").enqueue(1)
+        jobs().drain()
+        result.refresh()
+        self.assertEqual((result.status, result.return_value, result.attempts), (SUCCESSFUL, None, 1))
+
+    def test_a_cancelled_task_has_failed_whatever_its_thread_still_does(self) -> None:
+        finished: Queue[str] = Queue()
+
+        def hear(sender, task_result, **more) -> None:
+            finished.put(str(task_result.status))
+
+        began.clear()
+        may_end.clear()
+        task_finished.connect(hear)
+        worker = Thread(target=jobs().drain)
+        try:
+            result = hold.enqueue()
+            worker.start()
+            self.assertTrue(began.wait(60))
+            jobs().cancel(result.id)
+            with self.assertRaises(JobCancelled):
+                jobs().wait(result.id, "60s")
+            may_end.set()
+            self.assertEqual(finished.get(timeout=60), "FAILED")
+        finally:
+            may_end.set()
+            worker.join()
+            task_finished.disconnect(hear)
+        result.refresh()
+        self.assertEqual(result.status, FAILED)
+
+    async def test_calls_without_a_worker(self) -> None:
+        self.assertEqual((add.call(1, b=2), await add.acall(1)), (3, 2))
 
     def test_failure(self) -> None:
         result = refuse.enqueue("no")

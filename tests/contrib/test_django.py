@@ -20,6 +20,7 @@ from tests.postgres import server
 
 DEADLINE = 300
 CONTRACT = Path(__file__).with_name("contract.py")
+INTERRUPTED = Path(__file__).with_name("interrupted.py")
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_migrate_makes_the_schema_of_the_jobs(project: Project) -> None:
 def test_the_projects_own_tests_and_the_contract_of_djangos_tasks(project: Project) -> None:
     shutil.copy(CONTRACT, project.directory / "orders")
     told = project.manage("test", "orders.tests", "orders.contract")
-    assert "Ran 32 tests" in told
+    assert "Ran 37 tests" in told
     assert "\nOK\n" in told
 
 
@@ -111,6 +112,33 @@ def test_no_task_fails_for_a_lost_connection_after_the_first_retry(
     assert most <= 1, "one attempt may find its connection gone, and the next one has another"
     assert (jobs, orders) == (180 + 200 + 18 + 20, 198), "what was rolled back has no job"
     assert receipts >= orders
+
+
+@pytest.mark.parametrize("name", ["awaits", "blocks"])
+def test_a_task_that_a_stop_interrupts_has_not_finished(
+    project: Project, worker: Callable[..., subprocess.Popen[bytes]], name: str
+) -> None:
+    orders = project.directory / "orders"
+    shutil.copy(INTERRUPTED, orders)
+    project.add_settings("HEADRACE = {'TASKS_MODULE': 'interrupted', 'SETTINGS': {'worker': {'grace': '100ms'}}}")
+    project.manage("migrate", "-v", "0")
+    project.manage("shell", "-c", f"from orders.interrupted import {name}; {name}.enqueue()")
+    running = worker()
+    until_told(project, "started\n")
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(DEADLINE) == 0
+    (orders / "go").touch()
+    until(project, "SELECT state FROM headrace.jobs_v1", [("available",)])
+    project.manage("headrace", "worker", "--burst")
+    assert (orders / "told").read_text() == "started\nstarted\nfinished SUCCESSFUL\n"
+
+
+def until_told(project: Project, wanted: str) -> None:
+    """Wait until the tasks in ``interrupted`` have told so much."""
+    told, deadline = project.directory / "orders" / "told", time.monotonic() + DEADLINE
+    while not told.exists() or told.read_text() != wanted:
+        assert time.monotonic() < deadline, (project.directory / "log").read_text()[-4_000:]
+        time.sleep(0.02)
 
 
 def test_several_processes(project: Project, worker: Callable[..., subprocess.Popen[bytes]]) -> None:
@@ -197,6 +225,86 @@ def test_an_app_of_your_own(scaffold: Project) -> None:
     )
     scaffold.add_settings("HEADRACE = {'APP': 'shop.jobs:app'}")
     assert "7" in scaffold.manage("shell", "-c", "from headrace.contrib.django import app; print(app.tasks['mine']())")
+
+
+OWN_APP = """
+from django.conf import settings
+from headrace import App, exponential
+from headrace.contrib.django.configuration import database_url
+
+app = App(database_url(settings.DATABASES["default"], {{"schema": "mine"}}), worker={{"concurrency": 2}})
+
+
+@app.task(retry=exponential(3, base="100ms"))
+async def pids() -> int:
+    from django.db import connection
+    from asgiref.sync import sync_to_async
+
+    def ask():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            return cursor.fetchone()[0]
+
+    return await sync_to_async(ask)()
+"""
+IN_A_TRANSACTION = """
+from django.db import connection, transaction
+from headrace.contrib.django import enqueue, jobs
+from headrace.seam.records import Selector
+from shop.jobs import pids
+with transaction.atomic():
+    kept = enqueue(pids)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM mine.jobs_v1")
+        assert cursor.fetchone() == (1,), "it is part of the transaction"
+    assert jobs().list_jobs(Selector()) == []
+"""
+FOLLOWS = """
+from django.test import TransactionTestCase
+from headrace.contrib.django import app, jobs
+from headrace.contrib.django.test import StoreMixin
+from shop.jobs import pids
+
+class Own(StoreMixin, TransactionTestCase):
+    def test_it_follows(self):
+        self.assertIn("/test_", app.client.settings.url)
+        self.assertIn("schema=mine", app.client.settings.url)
+        self.assertEqual(app.client.settings.worker.concurrency, 2)
+        jobs().enqueue(pids)
+        jobs().drain()
+"""
+
+
+def test_an_app_of_your_own_in_a_database_of_django(
+    project: Project, worker: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    (project.directory / "shop" / "jobs.py").write_text(OWN_APP.format())
+    (project.directory / "shop" / "tests.py").write_text(FOLLOWS)
+    project.add_settings("HEADRACE = {'APP': 'shop.jobs:app', 'DATABASE': 'default'}\nINSTALLED_APPS.remove('orders')")
+    project.add_settings("ROOT_URLCONF = 'shop.urls'")
+    project.manage("migrate", "-v", "0")
+    assert "\nOK\n" in project.manage("test", "shop.tests")
+    project.manage("shell", "-c", IN_A_TRANSACTION)
+    worker()
+    done = "SELECT count(*) FROM mine.jobs_v1 WHERE state = 'completed' AND attempt = 0"
+    until(project, done, [(1,)])
+    project.manage("shell", "-c", "from shop.jobs import pids; pids.enqueue_sync()")
+    until(project, done, [(2,)])
+
+
+def test_an_app_of_your_own_elsewhere(scaffold: Project) -> None:
+    (scaffold.directory / "shop" / "jobs.py").write_text("from headrace import App\napp = App('sqlite:///mine.db')\n")
+    (scaffold.directory / "shop" / "tests.py").write_text(
+        "from django.test import TransactionTestCase\n"
+        "from headrace.contrib.django.test import StoreMixin\n"
+        "class Own(StoreMixin, TransactionTestCase):\n"
+        "    def test_nothing(self): pass\n"
+    )
+    scaffold.add_settings("HEADRACE = {'APP': 'shop.jobs:app'}\nINSTALLED_APPS.remove('orders')")
+    scaffold.add_settings("ROOT_URLCONF = 'shop.urls'")
+    assert "StoreMixin deletes all jobs" in scaffold.manage("test", "shop.tests", code=1)
+    scaffold.add_settings("HEADRACE['DATABASE'] = 'default'")
+    assert "expected that APP keeps its jobs in 'default'" in scaffold.manage("check", code=1)
 
 
 def test_nothing_of_headrace_needs_a_framework() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from headrace import App, JobState, SyncApp
-from headrace.errors import JobNotFound, QueueFull, WaitTimeout
+from headrace import App, JobState, Queue, SyncApp, SyncQueue
+from headrace.api.queue_answers import Duplicate, Queued
+from headrace.errors import JobNotFound, QueueFull, UnknownTask, WaitTimeout
 from tests.facades.harness import STORES, Store
 
 DURABLE = [kind for kind in STORES if kind != "memory"]
@@ -49,6 +50,52 @@ def test_one_job_from_its_enqueue_to_its_result_without_a_loop(app: App) -> None
     assert handle.result(0) == jobs.wait(handle.id) == 42
     assert not loops()
     jobs.close()
+
+
+def test_many_jobs_without_a_loop(app: App) -> None:
+    @app.task
+    def double(n: int, text: str = "") -> int:
+        return 2 * n
+
+    jobs = SyncApp(app)
+    handles = jobs.enqueue_many([double.job(n, "x" * 2_000) for n in range(1_500)])
+    named = jobs.enqueue_named(double.name, {"n": 21}, queue="elsewhere")
+    assert named.info().queue == "elsewhere"
+    assert not loops()
+    assert len({handle.id for handle in handles}) == 1_500
+    assert not any(handle.duplicate for handle in handles)
+    with pytest.raises(UnknownTask):
+        jobs.enqueue_named("tripel", {})
+    assert sum(queue.available for queue in jobs.stats().queues) == 1_501
+    jobs.drain(["default"])
+    assert handles[-1].result(0) == 2_998
+    jobs.close()
+
+
+def test_many_jobs_of_which_some_find_no_room_are_stored_once(app: App) -> None:
+    @app.task(queue="narrow")
+    def work(n: int, text: str = "") -> None: ...
+
+    with SyncApp(app) as jobs:
+        jobs.wait_for(app.policies.set("narrow", depth=1_200))
+        with pytest.raises(QueueFull):
+            jobs.enqueue_many([work.job(n, "x" * 2_000) for n in range(1_300)])
+        [queue] = jobs.stats().queues
+        assert queue.available == 1_200
+
+
+def test_a_queue_without_a_loop(app: App) -> None:
+    queue = Queue[str, int]("lengths", app.client.settings.url)
+    lengths = SyncQueue(queue)
+    for text in ("cat", "c" * 200_000):
+        assert lengths.enqueue(text[:3] + str(len(text)), text) == Queued()
+    assert isinstance(lengths.enqueue("cat3", "cat"), Duplicate)
+    status = lengths.status("cat3")
+    assert status is not None
+    assert status.state == "queued"
+    assert (lengths.result("cat3"), lengths.cancel("cat3"), lengths.cancel("dog")) == (None, "cancelled", "not_found")
+    assert not loops()
+    lengths.close()
 
 
 def test_what_has_not_ended_is_waited_for_on_a_loop(app: App) -> None:

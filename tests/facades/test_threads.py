@@ -508,7 +508,7 @@ class TestWithoutALoop:
             (lambda app, task, batch, queue: batch.enqueue(1), r"call its enqueue_sync\(…\)"),
             (lambda app, task, batch, queue: batch.call(1), r"call its call_sync\(…\)"),
             (lambda app, task, batch, queue: app.enqueue_many([task.job(1)]), r"SyncApp\(app\)\.enqueue_many\(jobs\)"),
-            (lambda app, task, batch, queue: app.enqueue_named(task.name, {"n": 1}), "await it"),
+            (lambda app, task, batch, queue: app.enqueue_named(task.name, {"n": 1}), r"SyncApp\(app\)\.enqueue_named"),
             (lambda app, task, batch, queue: app.cancel(NOBODY), r"SyncApp\(app\)\.cancel\(id\)"),
             (lambda app, task, batch, queue: queue.enqueue("a", 1), r"SyncQueue\(queue\)\.enqueue\(…\)"),
             (lambda app, task, batch, queue: queue.enqueue_and_wait("a", 1), r"SyncQueue\(queue\)\.enqueue_and_wait"),

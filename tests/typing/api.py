@@ -128,6 +128,7 @@ from headrace import (
 )
 from headrace.admin.firing import AlertChange
 from headrace.errors import HeadraceError, JobFailed, LeaseLost, QueueFull, SafetyStop
+from headrace.types import Failure
 
 
 class Image:
@@ -434,6 +435,8 @@ async def job(job: Job[Image]) -> Outcome:
     assert_type(job.key, str | None)
     assert_type(job.group, str | None)
     assert_type(job.attempt, int)
+    assert_type(job.failures, list[Failure])
+    assert_type(job.worker, str)
     assert_type(job.run_at, datetime)
     assert_type(job.headers, dict[str, str])
     assert_type(job.lease, Lease)

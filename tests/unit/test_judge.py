@@ -31,8 +31,9 @@ from headrace.payloads.pack import Packer
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import Leased, Limits, Settlement
 from headrace.types import JobState
+from headrace.worker.failures import failures
 from headrace.worker.handler import Handler
-from headrace.worker.judge import Judge, failures, unwrap
+from headrace.worker.judge import Judge, unwrap
 from headrace.worker.retry import RetryPolicy
 
 CLOCK = ManualClock()

@@ -25,7 +25,8 @@ from headrace.payloads.pack import Packer
 from headrace.seam.records import Leased, Limits
 from headrace.types import Again
 from headrace.worker.executors import ProcessExecutor, function_path
-from headrace.worker.judge import GAVE_UP, Judge, failures
+from headrace.worker.failures import failures
+from headrace.worker.judge import GAVE_UP, Judge
 
 DEADLINE = 60.0
 ROOT = Path(__file__).parents[2]

@@ -37,6 +37,11 @@ def duplicate(order_id: int) -> int:
     return order.pk
 
 
+@app.task
+def sign_in(email: str, token: str) -> None:
+    """A task with an argument that sounds secret: people who look after jobs do not see it."""
+
+
 app.cron("0 6 * * *", count, tz="Europe/Madrid")
 
 

@@ -12,7 +12,7 @@ from headrace.contrib.django import app, bind, enqueue, jobs
 from headrace.contrib.django.test import JobsMixin, StoreMixin
 
 from .models import Order
-from .tasks import add, count, duplicate, receipt
+from .tasks import add, count, duplicate, receipt, sign_in
 
 
 class OrderTests(JobsMixin, TestCase):
@@ -150,6 +150,14 @@ class AdminTests(JobsMixin, TestCase):
         page = self.client.get(f"/admin/headrace/job/{job.id}/change/")
         self.assertContains(page, "&lt;script&gt;")
         self.assertContains(page, "order_id")
+        enqueue(sign_in, "ada@example.org", "s3cret")
+        self.jobs.enqueued()
+        listed = self.client.get("/admin/headrace/job/?task=orders.tasks.sign_in")
+        self.assertContains(listed, "<td>due</td>")
+        job = self.jobs.enqueued(sign_in)[0]
+        page = self.client.get(f"/admin/headrace/job/{job.id}/change/")
+        self.assertContains(page, "•••")
+        self.assertNotContains(page, "s3cret")
 
     def test_nothing_can_be_changed(self) -> None:
         job = self.jobs.enqueued()[0]

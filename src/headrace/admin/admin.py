@@ -32,7 +32,7 @@ from headrace.seam.policy import OPERATIONS
 from headrace.seam.records import JobKey, QueueStats, Record, Selector, Stats, WorkerStats
 from headrace.text import shown, url_without_secrets
 from headrace.types import Duration
-from headrace.worker.judge import failures
+from headrace.worker.failures import failures
 
 COUNTED = 10_000
 """Beyond this many, matching jobs are not counted."""

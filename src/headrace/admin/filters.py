@@ -24,7 +24,7 @@ from headrace.payloads.codec import Envelope
 from headrace.seam.records import JobKey, Record, Selector
 from headrace.text import shown
 from headrace.types import JobState
-from headrace.worker.judge import failures
+from headrace.worker.failures import failures
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,

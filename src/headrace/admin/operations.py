@@ -29,8 +29,8 @@ from headrace.seam import records as r
 from headrace.seam.instants import datetime_or_none
 from headrace.seam.policy import OPERATIONS
 from headrace.types import Again, Done, JobState, NewJob, Outcome, Patch, Sections
+from headrace.worker.failures import failures
 from headrace.worker.job import Job
-from headrace.worker.judge import failures
 from headrace.worker.retry import persistent
 
 QUEUE = OPERATIONS

@@ -27,7 +27,7 @@ from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob, UnknownTask
 from headrace.payloads.codec import JsonSerde, Serde
 from headrace.payloads.offload import decode_result
-from headrace.seam.records import Record
+from headrace.seam.records import Inserted, Record
 from headrace.text import shown
 from headrace.types import Duration, NewJob
 from headrace.worker.executors import ProcessExecutor, ThreadExecutor
@@ -114,11 +114,13 @@ class App(JobCalls, Declarations):
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Store many jobs in as few trips as possible; handles come in the order of the jobs."""
         given = check_jobs(jobs)
+        return self.handles(given, await self.client.insert(given))
+
+    def handles(self, jobs: Iterable[NewJob], answers: Iterable[Inserted]) -> list[Handle[Any]]:
+        """The handles of jobs that were stored."""
         plain: JsonSerde[Any] = JsonSerde()
         serdes = {name: task.results for name, task in self.tasks.items() if isinstance(task, Task)}
-        client = self.client
-        answers = await client.insert(given)
-        return [Handle(client, i, serdes.get(job.task, plain)) for job, i in zip(given, answers, strict=True)]
+        return [Handle(self.client, i, serdes.get(job.task, plain)) for job, i in zip(jobs, answers, strict=True)]
 
     def stream(self, job_id: AnyId) -> AsyncIterator[Part]:
         """What a job sends while it runs, by its id, as ``Handle.stream`` gives it."""
@@ -137,9 +139,17 @@ class App(JobCalls, Declarations):
         task = self.tasks.get(record.task)
         return task.results if isinstance(task, Task) else JsonSerde[Any]()
 
-    @needs_loop()
+    @needs_loop("SyncApp(app).enqueue_named(…)")
     async def enqueue_named(self, task: str, args: dict[str, Any], **options: Unpack[JobOptions]) -> Handle[Any]:
         """Enqueue a task of this app by its name, with arguments by name."""
+        found = self.named(task, args)
+        if isinstance(found, BatchTask):
+            return await found.enqueue(args, **options)
+        return await found.options(**options).enqueue(**args)
+
+    def named(self, task: str, args: dict[str, Any]) -> Task[..., Any] | BatchTask[Any]:
+        """The task of this app that has the name. Raises ``UnknownTask``, and ``InvalidJob`` for arguments that are not
+        by name."""
         self.load()
         found = self.tasks.get(task) if isinstance(task, str) else None
         if found is None:
@@ -147,9 +157,7 @@ class App(JobCalls, Declarations):
             raise UnknownTask(f"no task {shown(task)} in this app; it has: {known}")
         if not isinstance(args, dict) or not all(isinstance(name, str) for name in args):
             raise InvalidJob(f"task {task}: args: expected a dict of arguments by name, got {shown(args)}")
-        if isinstance(found, BatchTask):
-            return await found.enqueue(args, **options)
-        return await found.options(**options).enqueue(**args)
+        return found
 
     @overload
     def bind(self, connection: SyncConnection) -> Bound: ...

@@ -86,6 +86,9 @@ class ClientEnqueue(ClientConnection):
         [row] = await self.packer.pack_all([job], inbox)
         return row
 
+    async def _pack_all(self, jobs: list[NewJob]) -> list[r.Row]:
+        return await self.packer.pack_all(jobs)
+
     async def insert(self, jobs: Iterable[NewJob]) -> list[r.Inserted]:
         """Store many jobs, in chunks of the store's batch size; answers come in the order of the jobs.
 
@@ -101,7 +104,7 @@ class ClientEnqueue(ClientConnection):
 
     async def _store_all(self, given: list[NewJob]) -> list[r.Inserted]:
         await self._open_patiently()
-        rows = await self.packer.pack_all(given)
+        rows = await self._pack_all(given)
         answers: list[r.Inserted] = []
         for chunk in chunks(rows, self._backend.limits.max_batch):
             at = len(answers)

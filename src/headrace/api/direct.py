@@ -169,13 +169,16 @@ class Door(Client):
     async def _pack(self, job: NewJob, inbox: str | None) -> r.Row:
         return self.packer.pack(job, inbox)
 
+    async def _pack_all(self, jobs: list[NewJob]) -> list[r.Row]:
+        return [self.packer.pack(job) for job in jobs]
+
     def _tell_inserted(self, row: r.Row, answer: r.Inserted) -> None:
         """Nobody listens; see ``Doors.usable``."""
 
     async def _admit(
         self, admission: Admission, before: Sequence[r.Row] = (), after: Sequence[r.Row] = ()
     ) -> list[r.Inserted]:
-        raise NeedsLoop  # nothing was stored, and room may come
+        raise NeedsLoop  # room may come; jobs that were stored are found by their ids
 
 
 class Doors:

@@ -15,7 +15,7 @@ from headrace.payloads.codec import Envelope
 from headrace.seam.instants import datetime_or_none
 from headrace.seam.records import Record
 from headrace.types import Failure, JobState
-from headrace.worker.judge import failures
+from headrace.worker.failures import failures
 
 DETAILS = frozenset({"parameters", "vm_state", "metadata", "blob", "result", "error"})
 

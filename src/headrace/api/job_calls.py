@@ -18,7 +18,7 @@ from headrace.errors import InvalidJob, JobNotFound
 from headrace.seam import records as r
 from headrace.text import shown
 from headrace.types import Duration, JobState
-from headrace.worker.judge import failures
+from headrace.worker.failures import failures
 
 
 class JobCalls:

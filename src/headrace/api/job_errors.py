@@ -11,7 +11,8 @@ from headrace.payloads.codec import Envelope
 from headrace.seam.records import Record
 from headrace.text import reason_in_words
 from headrace.types import JobState
-from headrace.worker.judge import EXHAUSTED, failures
+from headrace.worker.failures import failures
+from headrace.worker.judge import EXHAUSTED
 
 
 def raise_unless_completed(record: Record, envelope: Envelope) -> None:

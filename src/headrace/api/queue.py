@@ -26,7 +26,7 @@ from headrace.core.events import Event, EventKind
 from headrace.core.names import check_name, check_queue
 from headrace.errors import CodecError, ConfigError, InvalidJob, JobFailed
 from headrace.payloads.codec import JsonSerde, Serde, check_serde
-from headrace.payloads.offload import decode_result, wrap
+from headrace.payloads.offload import Wrap, decode_result, wrap
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import Altered, Cancel, Hold, Inserted, InsertStatus, JobKey, Leased, Record, Selector
 from headrace.text import shown
@@ -248,8 +248,14 @@ class Queue(Generic[P, R]):
     async def enqueue(self, id: str, payload: P, **options: Unpack[QueueOptions]) -> Queued | Duplicate | Completed[R]:
         """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
         enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
-        job = await self._job(id, payload, options)
-        return self._answer(await self.client.enqueue(job))
+        return await self.enqueue_on(self.client, id, payload, options)
+
+    async def enqueue_on(
+        self, client: Client, id: str, payload: P, options: QueueOptions, wrap: Wrap = wrap
+    ) -> Queued | Duplicate | Completed[R]:
+        """The same by another client of its store."""
+        job = await self._job(id, payload, options, wrap)
+        return self._answer(await client.enqueue(job))
 
     @needs_loop("SyncQueue(queue).enqueue_and_wait(…)")
     async def enqueue_and_wait(
@@ -271,7 +277,11 @@ class Queue(Generic[P, R]):
     async def cancel(self, id: str) -> str:
         """``cancelled``; or ``processing`` (it runs, and has been asked to stop), ``completed``, ``failed``,
         ``not_found``."""
-        altered = await self._alter(id, Cancel())
+        return await self.cancel_on(self.client, id)
+
+    async def cancel_on(self, client: Client, id: str) -> str:
+        """The same by another client of its store."""
+        altered = await self._alter(client, id, Cancel())
         if altered is None:
             return "not_found"
         if altered.after is JobState.CANCELLED:
@@ -280,7 +290,11 @@ class Queue(Generic[P, R]):
 
     async def status(self, id: str) -> JobStatus[R] | None:
         """Where the job is, or None if it is unknown."""
-        record = await self.client.fetch(JobKey(self.name, check_name(id, "id", empty=True)))
+        return await self.status_on(self.client, id)
+
+    async def status_on(self, client: Client, id: str) -> JobStatus[R] | None:
+        """The same by another client of its store."""
+        record = await client.fetch(JobKey(self.name, check_name(id, "id", empty=True)))
         if record is None:
             return None
         return JobStatus(
@@ -296,13 +310,17 @@ class Queue(Generic[P, R]):
 
     async def result(self, id: str, default: R | None = None) -> R | None:
         """The cached result, or ``default`` while there is none."""
-        record = await self.client.fetch(JobKey(self.name, check_name(id, "id", empty=True)))
+        return await self.result_on(self.client, id, default)
+
+    async def result_on(self, client: Client, id: str, default: R | None) -> R | None:
+        """The same by another client of its store."""
+        record = await client.fetch(JobKey(self.name, check_name(id, "id", empty=True)))
         return default if record is None or not record.held else self._decode_result(record)
 
     async def update_result_ttl(self, id: str, result_ttl: Duration) -> str:
         """Keep the result for ``result_ttl`` from now: ``updated``, ``not_found``, ``not_terminal`` or
         ``missing_payload`` (it ended, but no result is kept)."""
-        altered = await self._alter(id, Hold(micros(result_ttl, "result_ttl")))
+        altered = await self._alter(self.client, id, Hold(micros(result_ttl, "result_ttl")))
         if altered is None:
             return "not_found"
         if altered.changed:
@@ -319,7 +337,7 @@ class Queue(Generic[P, R]):
             )
             self._tell(Event(EventKind.ERROR, queue=self.name, error=error, detail="the worker ended"))
 
-    async def _job(self, id: str, payload: P, options: QueueOptions) -> NewJob:
+    async def _job(self, id: str, payload: P, options: QueueOptions, wrap: Wrap = wrap) -> NewJob:
         known(options, QueueOptions, f"queue {self.name!r}: ")
         try:
             body = self.client.packer.encode(payload, self._payloads, "payload")
@@ -340,9 +358,9 @@ class Queue(Generic[P, R]):
             case _:
                 return Queued()
 
-    async def _alter(self, id: str, change: Cancel | Hold) -> Altered | None:
+    async def _alter(self, client: Client, id: str, change: Cancel | Hold) -> Altered | None:
         key = JobKey(self.name, check_name(id, "id", empty=True))
-        altered = await self.client.alter(Selector(keys=[key]), change)
+        altered = await client.alter(Selector(keys=[key]), change)
         return altered[0] if altered else None
 
     def _decode_result(self, record: Record) -> R:

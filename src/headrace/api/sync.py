@@ -18,12 +18,14 @@ from headrace.api.client import AnyId, Client
 from headrace.api.direct import close_doors
 from headrace.api.info import JobInfo
 from headrace.api.loop_guard import no_loop
+from headrace.api.options import JobOptions
 from headrace.api.queue import Queue
 from headrace.api.queue_answers import Completed, Duplicate, JobStatus, Queued
 from headrace.api.sync_handle import SyncHandle
 from headrace.api.task import Task
 from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob
+from headrace.payloads.offload import wrap_here
 from headrace.seam.records import JobKey
 from headrace.text import shown
 from headrace.types import Duration, JobState, NewJob, QueueOptions
@@ -135,10 +137,22 @@ class SyncApp(_Face):
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[SyncHandle[Any]]:
         """Store many jobs in as few trips as possible."""
-        given = check_jobs(jobs)
-        call = partial(self.app.enqueue_many, given)
-        handles = self._do(self._client, call, "app.enqueue_many(…)", brief=True)
-        return [SyncHandle(self, handle) for handle in handles]
+        given = self._client.packer.with_ids(check_jobs(jobs))
+        answers = self._try(
+            self._client,
+            lambda door: door.insert(given),
+            lambda: self._client.insert(given),
+            "app.enqueue_many(…)",
+            brief=True,
+        )
+        return [SyncHandle(self, handle) for handle in self.app.handles(given, answers)]
+
+    def enqueue_named(self, task: str, args: dict[str, Any], **options: Unpack[JobOptions]) -> SyncHandle[Any]:
+        """As ``App.enqueue_named``."""
+        found = self.app.named(task, args)
+        if isinstance(found, BatchTask):
+            return found._enqueue_blocking(self, args, **options)
+        return found.options(**options)._enqueue_blocking(self, **args)
 
     def drain(self, queues: Sequence[str] | None = None) -> None:
         """Run everything that is due, then return: on the loop that has the app open, or else in this thread."""
@@ -224,8 +238,13 @@ class SyncQueue(_Face, Generic[PayloadT, R]):
 
     def enqueue(self, id: str, payload: PayloadT, **options: Unpack[QueueOptions]) -> Queued | Duplicate | Completed[R]:
         """As ``Queue.enqueue``."""
-        call = partial(self.queue.enqueue, id, payload, **options)
-        return self._do(self._client, call, "queue.enqueue(…)", brief=True)
+        return self._try(
+            self._client,
+            lambda door: self.queue.enqueue_on(door, id, payload, options, wrap_here),
+            partial(self.queue.enqueue, id, payload, **options),
+            "queue.enqueue(…)",
+            brief=True,
+        )
 
     def enqueue_and_wait(
         self, id: str, payload: PayloadT, *, timeout: Duration | None = "30s", **options: Unpack[QueueOptions]
@@ -236,15 +255,30 @@ class SyncQueue(_Face, Generic[PayloadT, R]):
 
     def cancel(self, id: str) -> str:
         """As ``Queue.cancel``."""
-        return self._do(self._client, partial(self.queue.cancel, id), "queue.cancel(…)")
+        return self._try(
+            self._client,
+            lambda door: self.queue.cancel_on(door, id),
+            partial(self.queue.cancel, id),
+            "queue.cancel(…)",
+        )
 
     def status(self, id: str) -> JobStatus[R] | None:
         """As ``Queue.status``."""
-        return self._do(self._client, partial(self.queue.status, id), "queue.status(…)")
+        return self._try(
+            self._client,
+            lambda door: self.queue.status_on(door, id),
+            partial(self.queue.status, id),
+            "queue.status(…)",
+        )
 
     def result(self, id: str, default: R | None = None) -> R | None:
         """As ``Queue.result``."""
-        return self._do(self._client, partial(self.queue.result, id, default), "queue.result(…)")
+        return self._try(
+            self._client,
+            lambda door: self.queue.result_on(door, id, default),
+            partial(self.queue.result, id, default),
+            "queue.result(…)",
+        )
 
     def update_result_ttl(self, id: str, result_ttl: Duration) -> str:
         """As ``Queue.update_result_ttl``."""

@@ -17,7 +17,7 @@ from headrace.seam.archive import Mark
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import Record, Selector
 from headrace.types import SECTIONS, JobState
-from headrace.worker.judge import failures
+from headrace.worker.failures import failures
 
 _PAGE = 500
 _ALL = frozenset((*SECTIONS, "error"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from headrace.payloads.codec import Envelope, Serde
@@ -22,11 +23,19 @@ def any_large(cells: Cells) -> bool:
     return False
 
 
+Wrap = Callable[[Envelope, bytes, int, str], Awaitable[bytes]]
+
+
 async def wrap(envelope: Envelope, body: bytes, kind: int, what: str) -> bytes:
     """``envelope.wrap``, in a thread if the body is large."""
     if len(body) <= LARGE:
         return envelope.wrap(body, kind, what)
     return await asyncio.to_thread(envelope.wrap, body, kind, what)
+
+
+async def wrap_here(envelope: Envelope, body: bytes, kind: int, what: str) -> bytes:
+    """``envelope.wrap``, however large the body."""
+    return envelope.wrap(body, kind, what)
 
 
 async def decode_result(envelope: Envelope, cell: bytes | None, serde: Serde[T], job_id: bytes) -> T:

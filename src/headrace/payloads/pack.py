@@ -173,6 +173,10 @@ class Packer:
             raise PayloadMissing("the job has no parameters section; it was enqueued without arguments")
         return self.envelope.decode(cell, serde, "parameters", leased.id, leased.tenant)
 
+    def with_ids(self, jobs: Iterable[NewJob]) -> list[NewJob]:
+        """The same jobs with ids, so that to store them again stores nothing twice."""
+        return [msgspec.structs.replace(job, id=UUID(bytes=self.new_id())) if job.id is None else job for job in jobs]
+
     def new_id(self) -> bytes:
         """An id for a new job."""
         return self._ids.new()

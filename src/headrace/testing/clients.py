@@ -19,7 +19,7 @@ from headrace.limits.gate import Admission
 from headrace.seam.protocol import Transactions
 from headrace.seam.records import Inserted, Record
 from headrace.types import Duration, NewJob
-from headrace.worker.judge import failures
+from headrace.worker.failures import failures
 
 _within: ContextVar[bool] = ContextVar("headrace_inline", default=False)
 """Whether this is a handler that an inline client runs, or something that one has called."""

@@ -28,9 +28,10 @@ from headrace.types import Done, JobState
 from headrace.worker.attempt_events import AttemptEvents
 from headrace.worker.current import Say
 from headrace.worker.entrusted import Entrusted
+from headrace.worker.failures import failures
 from headrace.worker.handler import Ended, Ending, Handler, is_outcome
 from headrace.worker.job import CancelToken, Completion, Job, ReadSection
-from headrace.worker.judge import NOT_AGAIN, OBJECTS_REST, UNSTORABLE, UNUSABLE, Judge, failures, unwrap
+from headrace.worker.judge import NOT_AGAIN, OBJECTS_REST, UNSTORABLE, UNUSABLE, Judge, unwrap
 from headrace.worker.part_sender import PartSender
 from headrace.worker.settler import Settler
 from headrace.worker.slot import Slot, StopReason
@@ -59,7 +60,9 @@ class Attempts:
         read: ReadSection | None = None,
         say: Say | None = None,
         sender: PartSender | None = None,
+        worker: str = "",
     ) -> None:
+        self._worker = worker
         self._read = read
         self._say = say
         self._sender = sender
@@ -273,7 +276,18 @@ class Attempts:
             partial(self._complete, leased, handler, slot.token),
             partial(self._entrusted.withdraw, leased.id, leased.epoch),
         )
-        return Job(leased, payload, self._holder, slot.token, sections, completion, self._read, self._say, self._sender)
+        return Job(
+            leased,
+            payload,
+            self._holder,
+            slot.token,
+            sections,
+            completion,
+            self._read,
+            self._say,
+            self._sender,
+            self._worker,
+        )
 
     def _complete(self, leased: Leased, handler: Handler, token: CancelToken, result: Any) -> Settlement | None:
         """The handler is about to complete the job in its own transaction: what it stores. None if the job has been

@@ -9,8 +9,9 @@ from headrace.core.events import Event, EventKind, Observers
 from headrace.schedules.tick_notes import is_first_of_slot, slot_of
 from headrace.seam.records import Leased, Settlement
 from headrace.types import Done, Fail, JobState, Retry
+from headrace.worker.failures import failures
 from headrace.worker.handler import Ended
-from headrace.worker.judge import UNSTORABLE, failures
+from headrace.worker.judge import UNSTORABLE
 
 _KINDS = {
     JobState.COMPLETED: EventKind.COMPLETED,

@@ -135,7 +135,18 @@ class Job(JobFacts, Generic[P]):
     user 42, from mail, 0 failed before
     """
 
-    __slots__ = ("_completion", "_holder", "_numbers", "_read", "_say", "_sender", "cancel", "payload", "sections")
+    __slots__ = (
+        "_completion",
+        "_holder",
+        "_numbers",
+        "_read",
+        "_say",
+        "_sender",
+        "cancel",
+        "payload",
+        "sections",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -148,6 +159,7 @@ class Job(JobFacts, Generic[P]):
         read: ReadSection | None = None,
         say: Say | None = None,
         sender: PartSender | None = None,
+        worker: str = "",
     ) -> None:
         self._leased = leased
         self._say = say
@@ -160,6 +172,8 @@ class Job(JobFacts, Generic[P]):
         self.cancel = cancel
         self.sections = sections
         """Decoded bytes of the sections other than ``parameters``, of those that the task asks for."""
+        self.worker = worker
+        """The name of the worker that runs it."""
 
     async def load(self, section: str) -> bytes | None:
         """The bytes of a section, which is read now unless the job came with it; None if there is none.

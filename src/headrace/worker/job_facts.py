@@ -8,6 +8,8 @@ from uuid import UUID
 from headrace.core.headers import SLOT, SOURCE, read_headers
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import Leased
+from headrace.types import Failure
+from headrace.worker.failures import failures
 
 
 class JobFacts:
@@ -51,6 +53,11 @@ class JobFacts:
     @property
     def attempt(self) -> int:
         return self._leased.attempt
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The attempts that failed so far, oldest first; the last 20."""
+        return failures(self._leased.error)
 
     @property
     def lost(self) -> int:

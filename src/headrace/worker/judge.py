@@ -33,6 +33,7 @@ from headrace.types import (
     Paused,
     Retry,
 )
+from headrace.worker.failures import failures
 from headrace.worker.handler import Handler
 from headrace.worker.retry import RetryPolicy, exponential
 
@@ -42,7 +43,6 @@ _OLD_MESSAGE_KEPT = 200
 """Characters of the messages before the last."""
 _REASON_KEPT = 1_024
 _TRACEBACK_KEPT = 8_000
-_DECODER = msgspec.msgpack.Decoder(list[Failure])
 _ENCODER = msgspec.msgpack.Encoder()
 
 EXHAUSTED = "retries exhausted"
@@ -235,16 +235,6 @@ class Judge:
     def _unstorable(self, leased: Leased, error: BaseException) -> Settlement:
         """The work is done, but its outcome cannot be stored. To do it again would not help."""
         return self.refuse(leased, error, UNSTORABLE)
-
-
-def failures(error: bytes | None) -> list[Failure]:
-    """The last failures, as a stored error has them, oldest first."""
-    if error is None:
-        return []
-    try:
-        return _DECODER.decode(error)
-    except Exception:  # not MessagePack, not text, not even bytes
-        return [Failure("Unreadable", "the stored error cannot be decoded")]
 
 
 def unwrap(error: BaseException) -> Outcome | None:

@@ -119,6 +119,7 @@ class Worker:
             exchange.reader.read,
             exchange.leases.say,
             exchange.sender,
+            exchange.name,
         )
 
     def _make_claimer(self, handlers: Mapping[str, Handler], helper: Helper | None, helped: Helped | None) -> Claimer:

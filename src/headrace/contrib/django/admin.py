@@ -14,10 +14,12 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.timezone import localtime
 
+from headrace.admin.redaction import Redaction, redact
 from headrace.api.info import JobInfo
 from headrace.contrib.django import models
 from headrace.contrib.django.transactions import jobs
 from headrace.errors import HeadraceError, JobNotFound
+from headrace.seam.instants import to_datetime
 from headrace.seam.records import Selector
 from headrace.types import JobState
 
@@ -68,7 +70,7 @@ class ReadOnlyPages(admin.ModelAdmin):
 
 @admin.register(models.Job)
 class JobPages(ReadOnlyPages):
-    """Jobs, newest first, and each of them in full."""
+    """Jobs, newest first, and each of them in full, but for what sounds secret."""
 
     columns = ("id", "task", "queue", "state", "failed attempts", "due", "ended")
     filters = ("task", "queue", "state", "tenant")
@@ -81,8 +83,9 @@ class JobPages(ReadOnlyPages):
         if "state" in given:
             states = frozenset(state for state in JobState if state.value == given["state"])
         found = jobs().list_jobs(Selector(states=states, **named), _SHOWN)
+        at = to_datetime(jobs().app.client.clock.now())
         return [
-            (_link(job.id), job.task, job.queue, job.state.value, job.attempt, _local(job.run_at), _end(job))
+            (_link(job.id), job.task, job.queue, job.seen_state(at), job.attempt, _local(job.run_at), _end(job))
             for job in found
         ]
 
@@ -94,7 +97,11 @@ class JobPages(ReadOnlyPages):
             why = "" if job.state.terminal else jobs().why(job.id).sentence
         except (ValueError, JobNotFound):
             raise Http404(f"no job {object_id}") from None
-        fields = [(name, value) for name, value in job.to_dict().items() if name != "failures"]
+        except HeadraceError as error:
+            messages.error(request, str(error))
+            return self._page(request, "job", f"job {object_id}", fields=[], failures=[], why="")
+        shown = redact(job.to_dict(), Redaction.SECRETS)
+        fields = [(name, value) for name, value in shown.items() if name != "failures"]
         return self._page(request, "job", f"job {job.id}", fields=fields, failures=job.failures, why=why)
 
 
@@ -125,7 +132,7 @@ class QueuePages(ReadOnlyPages):
 class SchedulePages(ReadOnlyPages):
     """Schedules, by name."""
 
-    columns = ("name", "rule", "time zone", "task", "queue", "enabled", "last slot", "next slot", "runs")
+    columns = ("name", "rule", "time zone", "task", "queue", "enabled", "last slot", "next slot", "planned")
     filters = ("queue", "tenant")
 
     def rows(self, given: dict[str, str]) -> Iterable[Sequence[Any]]:

@@ -85,6 +85,7 @@ class HeadraceBackend(BaseTaskBackend):
         """Django's higher priorities run first; Headrace's lower ones do."""
         known: Any = made_app().tasks[task.module_path]
         options = {"queue": task.queue_name, "priority": -int(task.priority)}
+        options |= {"max_attempts": self._attempts, "result_ttl": self._result_ttl}
         run_at = task.run_after
         if run_at is not None and timezone.is_naive(run_at):
             run_at = timezone.make_aware(run_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 from django.conf import settings
 from django.db import connections
@@ -14,7 +14,7 @@ from msgspec import ValidationError as Invalid
 
 from headrace.core.names import did_you_mean
 from headrace.errors import ConfigError
-from headrace.text import shown
+from headrace.text import shown, without_secrets
 
 _IGNORED = frozenset({"pool", "isolation_level", "server_side_binding", "assume_role", "prepare_threshold"})
 """Options of Django's PostgreSQL databases that are not libpq's."""
@@ -24,11 +24,12 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What ``HEADRACE`` may say. Everything has a default."""
 
     app: str | None = None
-    """``module:attr`` of an app that you make yourself; then nothing else counts but ``tasks_module``."""
+    """``module:attr`` of an app that you make yourself; then only ``database`` and ``tasks_module`` count beside it."""
     url: str | None = None
     """The store."""
     database: str | None = None
-    """Or an alias of ``DATABASES``: jobs are in that PostgreSQL database, beside your tables."""
+    """Or an alias of ``DATABASES``: jobs are in that PostgreSQL database, beside your tables. With ``app``: it keeps
+    them there, by its own URL."""
     options: dict[str, str] = field(default_factory=dict)
     """What to add to the URL of that database: ``schema``, ``pooled``, ``listen``, ``migrate``."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -73,6 +74,26 @@ def alias_of(given: Configuration) -> str | None:
     if given.url is None and given.app is None and "HEADRACE_URL" not in os.environ and _is_postgres("default"):
         return "default"
     return None
+
+
+def check_app(alias: str, url: str) -> None:
+    """Refuse an app whose store is not in this Django database."""
+    name = str(connections.settings[alias].get("NAME") or "")
+    parts = urlsplit(url)
+    if parts.scheme not in ("postgresql", "postgres") or unquote(parts.path[1:]) != name:
+        raise ConfigError(
+            f"HEADRACE: DATABASE: expected that APP keeps its jobs in {alias!r}, the PostgreSQL database {name!r}, got "
+            f"{without_secrets(url)}; leave out DATABASE, or give the app that database's URL"
+        )
+
+
+def renamed(url: str, name: str) -> str:
+    """The URL of another database of the same server.
+
+    >>> renamed("postgresql://me@db/shop?schema=jobs", "test_shop")
+    'postgresql://me@db/test_shop?schema=jobs'
+    """
+    return urlunsplit(urlsplit(url)._replace(path=f"/{quote(name, safe='')}"))
 
 
 def _is_postgres(alias: str) -> bool:

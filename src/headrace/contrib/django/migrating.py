@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import sys
 from typing import IO
+from urllib.parse import parse_qsl, urlsplit
 
 from django.db import connections
 
 from headrace.api.connection import migrator
-from headrace.contrib.django.configuration import alias_of, configuration, database_url
+from headrace.contrib.django.project import jobs_alias, jobs_url
 
 
 def migrate_database(alias: str, verbosity: int = 1, stdout: IO[str] | None = None) -> None:
     """Apply the steps that are missing, if the jobs are in this database. With the option ``migrate=no`` it is left to
     ``manage.py headrace migrate up``."""
-    given = configuration()
-    if alias_of(given) != alias or given.options.get("migrate") == "no":
+    if jobs_alias() != alias:
         return
-    steps = asyncio.run(_applied(database_url(connections[alias].settings_dict, given.options)))
+    url = jobs_url(connections[alias].settings_dict)
+    if ("migrate", "no") in parse_qsl(urlsplit(url).query):
+        return
+    steps = asyncio.run(_applied(url))
     for name in steps if verbosity >= 1 else ():
         (stdout or sys.stdout).write(f"  Applying headrace.{name}... OK\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -11,11 +12,12 @@ import django
 from django.apps import apps
 from django.db import connections
 from django.utils.module_loading import autodiscover_modules
+from msgspec.structs import replace
 
 from headrace.api.app import App
 from headrace.api.connection import connect
 from headrace.contrib.django.async_connections import fresh_connections
-from headrace.contrib.django.configuration import alias_of, configuration, database_url
+from headrace.contrib.django.configuration import alias_of, check_app, configuration, database_url, renamed
 from headrace.errors import ConfigError
 from headrace.text import shown
 
@@ -33,11 +35,14 @@ def project_app() -> App:
 def made_app() -> App:
     """The app, perhaps still without its tasks."""
     given = configuration()
-    if given.app is not None:
-        return _named(given.app)
     alias = alias_of(given)
-    url = given.url if alias is None else database_url(connections.settings[alias], given.options)
-    app = App(url, **given.settings)
+    if given.app is not None:
+        app = _named(given.app)
+        if alias is not None:
+            check_app(alias, app.client.settings.url)
+    else:
+        url = given.url if alias is None else database_url(connections.settings[alias], given.options)
+        app = App(url, **given.settings)
     app.middleware(fresh_connections)
     return app
 
@@ -65,8 +70,15 @@ def follow_database(connection: Any, **more: Any) -> None:
     test database, and the app goes there too: tests must never enqueue in production."""
     if connection.vendor != "postgresql" or made_app.cache_info().currsize == 0 or connection.alias != jobs_alias():
         return
-    app, given = made_app(), configuration()
-    url = database_url(connection.settings_dict, given.options)
+    app, url = made_app(), jobs_url(connection.settings_dict)
     if app.client.settings.url not in (url, "memory://"):
         log.debug("jobs follow Django to database %s", connection.settings_dict["NAME"])
-        app.client = connect(url, **given.settings)
+        app.client = connect(replace(app.client.settings, url=url))
+
+
+def jobs_url(parameters: Mapping[str, Any]) -> str:
+    """The URL of the jobs in a Django database, which may be the test database."""
+    given = configuration()
+    if given.app is None:
+        return database_url(parameters, given.options)
+    return renamed(made_app().client.settings.url, parameters["NAME"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +18,8 @@ from headrace.api.info import JobInfo
 from headrace.seam.instants import to_datetime
 from headrace.types import Failure, JobState
 
+UNKNOWN = "unknown"
+"""The name of a worker that is not known any more."""
 _STATES = {
     JobState.AVAILABLE: TaskResultStatus.READY,
     JobState.PAUSED: TaskResultStatus.READY,
@@ -33,16 +36,14 @@ def result_of(info: JobInfo, backend: str) -> Any:
     if task is None or not isinstance(info.args, dict) or info.args.keys() != {"args", "kwargs"}:
         return None
     stored = info.result if isinstance(info.result, dict) else {}
-    failed_at = [to_datetime(failure.at) for failure in info.failures if failure.at]
-    started = _instant(stored.get("started_at")) or next(iter(failed_at), None)
-    last = _instant(stored.get("started_at")) or next(iter(failed_at[::-1]), None)
+    starts = starts_of(info.failures) + [info.started_at] * (info.started_at is not None)
     result = TaskResult(
         task=task,
         id=str(info.id),
         status=_STATES[info.state],
         enqueued_at=info.enqueued_at,
-        started_at=started,
-        last_attempted_at=last,
+        started_at=starts[0] if starts else None,
+        last_attempted_at=starts[-1] if starts else None,
         finished_at=info.finished_at,
         args=info.args["args"],
         kwargs=info.args["kwargs"],
@@ -62,14 +63,21 @@ def _task(path: str) -> Any:
     return found if isinstance(found, Task) else None
 
 
-def _instant(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+def starts_of(failed: Sequence[Failure]) -> list[datetime]:
+    """When attempts that failed began."""
+    return [to_datetime(failure.since) for failure in failed if failure.since]
+
+
+def workers_of(attempt: int, failed: Sequence[Failure]) -> list[str]:
+    """The worker of each attempt that failed: the store keeps the last 20, so the others are unknown."""
+    known = {failure.attempt: failure.worker for failure in failed}
+    return [known.get(number) or UNKNOWN for number in range(1, attempt + 1)]
 
 
 def _workers(info: JobInfo, stored: dict[str, Any]) -> list[str]:
-    """One for each attempt. Who made an attempt that failed is not kept."""
-    last = stored.get("worker") or info.worker
-    return ["unknown"] * info.attempt + ([last] if last else [])
+    """One for each attempt, also for the one that runs or has succeeded."""
+    last = info.state in (JobState.RUNNING, JobState.COMPLETED)
+    return workers_of(info.attempt, info.failures) + [stored.get("worker") or info.worker or UNKNOWN] * last
 
 
 def _path(failure: Failure) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import format_exception
@@ -18,7 +19,9 @@ except ImportError:
     from django_tasks.signals import task_finished, task_started
     from django_tasks.utils import normalize_json
 
+from headrace.contrib.django.results import starts_of, workers_of
 from headrace.worker.job import Job
+from headrace.worker.slot import StopReason
 
 
 class Runner:
@@ -47,19 +50,20 @@ class Runner:
     @contextmanager
     def _around(self, job: Job[None], args: list[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
         now = timezone.now()
+        failed = job.failures
         result = TaskResult(
             task=self._task,
             id=str(job.id),
             status=TaskResultStatus.RUNNING,
             enqueued_at=job.enqueued_at,
-            started_at=now,
+            started_at=next(iter(starts_of(failed)), now),
             last_attempted_at=now,
             finished_at=None,
             args=args,
             kwargs=kwargs,
             backend=self._task.backend,
             errors=[],
-            worker_ids=["unknown"] * job.attempt + [job.lease.holder],
+            worker_ids=[*workers_of(job.attempt, failed), job.worker],
         )
         task_started.send(self._sender, task_result=result)
         try:
@@ -68,10 +72,21 @@ class Runner:
             kind = type(error)
             path = f"{kind.__module__}.{kind.__qualname__}"
             result.errors.append(TaskError(exception_class_path=path, traceback="".join(format_exception(error))))
-            if job.attempt + 1 >= self._attempts:  # else it is ready to be executed again
-                self._finish(result, TaskResultStatus.FAILED)
+            self._ended(job, result, error)
             raise
-        self._finish(result, TaskResultStatus.SUCCESSFUL)
+        self._ended(job, result, None)
+
+    def _ended(self, job: Job[None], result: Any, error: BaseException | None) -> None:
+        """Tell that the task has finished, unless it is to run again."""
+        if error is None and not job.cancel.given_up:
+            self._finish(result, TaskResultStatus.SUCCESSFUL)
+        elif job.cancel.reason == StopReason.CANCELLED or not self._runs_again(job, error):
+            self._finish(result, TaskResultStatus.FAILED)
+
+    def _runs_again(self, job: Job[None], error: BaseException | None) -> bool:
+        stopped = job.cancel.given_up or isinstance(error, CancelledError)
+        left = job.attempt + 1 < (job.max_attempts or self._attempts)
+        return left or (stopped and job.cancel.reason in (StopReason.STOPPING, StopReason.LEASE_LOST))
 
     def _finish(self, result: Any, status: Any) -> None:
         object.__setattr__(result, "finished_at", timezone.now())
@@ -85,8 +100,4 @@ def _keep(result: Any, value: Any) -> None:
 
 def _stored(result: Any) -> dict[str, Any]:
     """What the store keeps as the job's result."""
-    return {
-        "value": result._return_value,
-        "started_at": result.started_at.isoformat(),
-        "worker": result.worker_ids[-1],
-    }
+    return {"value": result._return_value, "worker": result.worker_ids[-1]}

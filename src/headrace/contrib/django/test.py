@@ -16,7 +16,7 @@ from headrace.api.batch import BatchTask
 from headrace.api.info import JobInfo
 from headrace.api.task import Task
 from headrace.backends.memory import MemoryBackend
-from headrace.contrib.django.project import project_app
+from headrace.contrib.django.project import jobs_alias, project_app
 from headrace.contrib.django.transactions import Deferred, jobs
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError
@@ -24,6 +24,7 @@ from headrace.seam.protocol import AsyncJoined
 from headrace.seam.records import Delete, Inserted, InsertStatus, Row, Selector, Settlement
 from headrace.testing.clients import MemoryClient
 from headrace.testing.jobs import AppJobs
+from headrace.text import without_secrets
 from headrace.worker.executors import ProcessExecutor, ThreadExecutor
 
 
@@ -52,10 +53,15 @@ class JobsMixin:
 class StoreMixin:
     """For a ``TransactionTestCase`` with jobs on the real store: that of the test database. ``jobs().drain()`` runs
     them as a worker does. After each test, all jobs are deleted and connections closed, so that Django can drop the
-    database."""
+    database. Raises ``ConfigError`` if jobs are in no database of Django's: their store would be emptied."""
 
     def run(self, result: Any = None) -> Any:
         """Called by unittest: the whole test, with ``setUp`` and ``tearDown``."""
+        if jobs_alias() is None and not (url := project_app().client.settings.url).startswith("memory:"):
+            raise ConfigError(
+                f"StoreMixin deletes all jobs after each test, and {without_secrets(url)} is no test database of "
+                "Django's; use JobsMixin, or name the DATABASE of the jobs in HEADRACE"
+            )
         try:
             return super().run(result)  # type: ignore[misc]
         finally:

@@ -8,7 +8,6 @@ from typing import ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
-from msgspec.structs import replace
 
 from headrace.api.bind import Bound, made
 from headrace.api.sync import SyncApp
@@ -64,7 +63,6 @@ def enqueue_many(new: Iterable[NewJob], using: str | None = None) -> list[UUID]:
         return [handle.id for handle in jobs().enqueue_many(given)]
     if alias == jobs_alias():
         return [handle.id for handle in bind(alias).enqueue_many(given)]
-    packer = project_app().client.packer
-    named = [job if job.id is not None else replace(job, id=UUID(bytes=packer.new_id())) for job in given]
+    named = project_app().client.packer.with_ids(given)
     transaction.on_commit(Deferred(partial(jobs().enqueue_many, named)), using=alias)
     return [cast(UUID, job.job_id) for job in named]
