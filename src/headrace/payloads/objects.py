@@ -283,7 +283,7 @@ def _refuse_after_fork() -> None:
     if _forked:
         raise ConfigError(
             "objects were used before this process was forked, and cannot be used after; "
-            "start processes with spawn, or fork before the first job is enqueued"
+            "start processes with spawn, or fork before the client is opened"
         )
     _used = True
 

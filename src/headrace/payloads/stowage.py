@@ -18,6 +18,7 @@ from headrace.core.config import ObjectSettings
 from headrace.core.durations import LONGEST, micros
 from headrace.core.events import Observers
 from headrace.errors import HeadraceError, ObjectsUnavailable
+from headrace.payloads.object_owner import ObjectOwner
 from headrace.payloads.objects import Objects
 from headrace.payloads.reference import read_reference
 from headrace.payloads.segments import Segments, ToStow
@@ -42,8 +43,16 @@ class Stowage:
     """Moves cells to the object store and back, as the settings say."""
 
     def __init__(
-        self, objects: Objects, settings: ObjectSettings, clock: Clock, rng: Random, observers: Observers
+        self,
+        objects: Objects,
+        settings: ObjectSettings,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        owner: ObjectOwner | None = None,
     ) -> None:
+        """``owner`` is checked before the first cell leaves."""
+        self._unchecked = owner
         self.objects = objects
         self.segments = Segments(objects, clock, rng)
         self._clock = clock
@@ -56,6 +65,20 @@ class Stowage:
         self._away_until = 0.0
         self._unstored: dict[JobId, tuple[Row, Row, float]] = {}
         """Rows that were stowed, what became of them, and when; until the store has taken them."""
+
+    async def open(self) -> None:
+        """See whether the objects are this store's: raises ``ConfigError`` if they are another's. Where the object
+        store is away, that is seen later."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._check_owner()
+        except (ObjectsUnavailable, TimeoutError) as error:
+            self._away(error)
+
+    async def _check_owner(self) -> None:
+        if self._unchecked is not None:
+            await self._unchecked.check()
+            self._unchecked = None
 
     async def stow_rows(self, rows: Sequence[Row]) -> list[Row]:
         """The rows, with references for the cells that were stowed."""
@@ -168,14 +191,19 @@ class Stowage:
         size = sum(len(one.cell) for one in cells)
         try:
             async with asyncio.timeout(_PATIENCE + size / _SLOWEST):
+                await self._check_owner()
                 references = iter(await self.segments.stow(cells))
         except (ObjectsUnavailable, TimeoutError) as error:
-            self._away_until = loop.time() + _REST
-            told = str(error) or f"no answer in {_PATIENCE:g} s"
-            sentence = f"cells stay in the store, because the object store is away: {told}"
-            self._observers.alert(Alert.OBJECTS_AWAY, "stow", sentence, error=error)
+            self._away(error)
             return [{} for _ in chosen]
         return [{name: next(references).cell for name in of} for of in chosen]
+
+    def _away(self, error: Exception) -> None:
+        """Ask the object store for nothing for a while."""
+        self._away_until = asyncio.get_running_loop().time() + _REST
+        told = str(error) or f"no answer in {_PATIENCE:g} s"
+        sentence = f"cells stay in the store, because the object store is away: {told}"
+        self._observers.alert(Alert.OBJECTS_AWAY, "stow", sentence, error=error)
 
 
 def _due(one: Settlement, now: int) -> int:
