@@ -13,7 +13,7 @@ import pytest
 from servers.seaweedfs import SeaweedFS
 
 from headrace import Again, App, Fail, Job, NewJob, Patch, Retry
-from headrace.errors import ConfigError, JobFailed, ObjectsUnavailable
+from headrace.errors import ConfigError, JobFailed, ObjectMissing, ObjectsUnavailable
 from headrace.payloads.reference import FOLDER, read_reference
 from headrace.payloads.segments import ToStow
 from headrace.seam.references import Swap, is_reference
@@ -110,6 +110,19 @@ async def test_a_dead_letter_leaves_the_store(tmp_path: Path) -> None:
         with pytest.raises(JobFailed) as caught:
             await handle.result()
         assert len(caught.value.payload["text"]) == 600
+
+
+async def test_who_reads_a_section_whose_object_is_gone_is_told(tmp_path: Path) -> None:
+    app = app_of(f"file://{tmp_path}/o")
+    async with app:
+        [answer] = await app.client.insert([new()])
+        reference = read_reference((await cells_of(app, UUID(bytes=answer.id)))["parameters"], "parameters")
+        (tmp_path / "o" / reference.key).unlink()
+        record = await app.client.fetch(answer.id)
+        assert record is not None
+        with pytest.raises(ObjectMissing, match="it is not there"):
+            app.client.packer.envelope.unwrap(record.cells["parameters"], "parameters")
+        assert "it is not there" in (await app.get(answer.id)).args
 
 
 @pytest.mark.parametrize("damage", ["missing", "corrupt"])
@@ -284,3 +297,79 @@ async def test_an_object_says_how_long_it_is_kept(tmp_path: Path) -> None:
         assert app.client.stowage is not None
         found = await app.client.stowage.objects.location.connect().get_async(reference.key)
         assert found.attributes["headrace_keep_days"] == "4"
+
+
+async def test_an_unexpected_error_while_sections_are_loaded_strands_no_job(tmp_path: Path) -> None:
+    """They go back to the store, and no attempt counts."""
+    app = app_of(f"file://{tmp_path}/o")
+    ran: list[int] = []
+
+    @app.task(name="echo", queue="default")
+    async def echo(job: Job[None], text: str) -> None:
+        ran.append(job.attempt)
+
+    async with app:
+        answers = await app.client.insert([new() for _ in range(5)])
+        stowage = app.client.stowage
+        assert stowage is not None
+        load, broken = stowage.load, True
+
+        async def breaking(jobs: Any) -> Any:
+            if broken:
+                raise RuntimeError("a bug")
+            return await load(jobs)
+
+        stowage.load = breaking  # type: ignore[method-assign]
+        await app.drain()
+        broken = False
+        assert [(await app.get(one.id)).state for one in answers] == [JobState.AVAILABLE] * 5
+        for one in answers:
+            await app.reschedule(one.id)
+        await app.drain()
+        assert ran == [0] * 5
+
+
+async def test_an_unexpected_error_while_sections_are_stowed_ends_no_worker(tmp_path: Path) -> None:
+    app = app_of(f"file://{tmp_path}/o")
+    ran: list[bytes | None] = []
+
+    @app.task(name="echo", queue="default")
+    async def echo(job: Job[None], text: str) -> Any:
+        ran.append(job.sections.get("vm_state"))
+        if len(ran) == 1:
+            return Again(0, patch=Patch(sections=Sections(vm_state=b"1" * 1_000)))
+        return None
+
+    async with app:
+        await app.client.insert([new()])
+        stowage = app.client.stowage
+        assert stowage is not None
+
+        async def breaking(*_: Any) -> Any:
+            raise RuntimeError("a bug")
+
+        stowage.stow_settlements = breaking  # type: ignore[method-assign]
+        await app.drain()
+        assert ran == [BODY, b"1" * 1_000]
+
+
+async def test_a_claim_of_references_is_bounded_by_what_they_weigh_once_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that are too many come later, with no attempt lost and in their order; claims ask for fewer meanwhile."""
+    monkeypatch.setattr("headrace.worker.loader._MOST", 100_000)
+    app = app_of(f"file://{tmp_path}/o")
+    ids = [UUID(int=i + 1) for i in range(60)]
+    async with app:
+        await app.client.insert([new(id=one) for one in ids])
+        found: list[UUID] = []
+        async with app.pull("default", batch=60) as pull:
+            while len(found) < 60:
+                jobs = await pull.take(wait="60s")
+                assert 5 < len(jobs) <= 11  # of about 9,100 bytes each
+                found += [job.id for job in jobs]
+                for job in jobs:
+                    assert job.attempt == 0
+                    job.set_state("completed")
+                    job.release()
+        assert found == ids

@@ -18,11 +18,12 @@ from headrace.core.config import ObjectSettings
 from headrace.core.durations import LONGEST, micros
 from headrace.core.events import Observers
 from headrace.errors import HeadraceError, ObjectsUnavailable
+from headrace.payloads.codec import Unloaded
 from headrace.payloads.object_owner import ObjectOwner
 from headrace.payloads.objects import Objects
 from headrace.payloads.reference import read_reference
 from headrace.payloads.segments import Segments, ToStow
-from headrace.seam.records import Cells, JobId, Leased, Row, Settlement
+from headrace.seam.records import Cells, JobId, Leased, Record, Row, Settlement
 from headrace.seam.references import SIZE, is_reference
 from headrace.types import SECTIONS, JobState
 
@@ -154,6 +155,15 @@ class Stowage:
             cells[name] = cell
         return found
 
+    async def load_records(self, records: Sequence[Record]) -> list[Record]:
+        """The records with the cells that their references lead to; in the place of one that cannot be had, its
+        reference as ``Unloaded``."""
+        loaded = await self.load([record.cells for record in records])
+        return [
+            replace(record, cells={name: _read(cell, record.cells[name]) for name, cell in cells.items()})
+            for record, cells in zip(records, loaded, strict=True)
+        ]
+
     def stays(self, section: str, size: int) -> bool:
         """Whether a section of this size stays in the store if its job is due."""
         over = self._rules[section].over
@@ -204,6 +214,14 @@ class Stowage:
         told = str(error) or f"no answer in {_PATIENCE:g} s"
         sentence = f"cells stay in the store, because the object store is away: {told}"
         self._observers.alert(Alert.OBJECTS_AWAY, "stow", sentence, error=error)
+
+
+def _read(cell: bytes | HeadraceError, reference: bytes) -> bytes:
+    if isinstance(cell, bytes):
+        return cell
+    unloaded = Unloaded(reference)
+    unloaded.error = cell
+    return unloaded
 
 
 def _due(one: Settlement, now: int) -> int:

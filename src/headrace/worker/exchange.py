@@ -129,6 +129,7 @@ class Exchange:
             self.judge,
             self.settler,
             sections,
+            self.bell,
             together=together,
         )
 
