@@ -66,7 +66,7 @@ class Breaking(Wrapped):
 
 
 async def open_client(url: str, backend: Backend, clock: ManualClock) -> Client:
-    objects = {"url": url, "keep": "1d", "grace": "1h"} | ALWAYS
+    objects = {"url": url} | ALWAYS
     client = Client(backend, Settings.load({"objects": objects}, env={}, toml={}), clock=clock, rng=Random(1))
     await client.open()
     return client
@@ -294,7 +294,7 @@ async def test_objects_pass_with_the_jobs_that_refer_to_them_to_another_store(
 
 
 async def test_thirty_days_with_some_jobs_that_live_for_weeks(clock: ManualClock) -> None:
-    """Most jobs are gone after a day, as long as objects are kept."""
+    """Most jobs are gone after a day, as with the default settings."""
     backend = open_backend("memory://")
     client = await open_client("memory://", backend, clock)
     keeper, rng = keeper_of(client, backend), Random(7)

@@ -296,7 +296,7 @@ async def test_an_object_says_how_long_it_is_kept(tmp_path: Path) -> None:
         reference = read_reference((await cells_of(app, UUID(bytes=answer.id)))["blob"], "blob")
         assert app.client.stowage is not None
         found = await app.client.stowage.objects.location.connect().get_async(reference.key)
-        assert found.attributes["headrace_keep_days"] == "4"
+        assert found.attributes["headrace_keep_days"] == "2"
 
 
 async def test_an_unexpected_error_while_sections_are_loaded_strands_no_job(tmp_path: Path) -> None:
