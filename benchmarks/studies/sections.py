@@ -31,7 +31,7 @@ from servers.seaweedfs import SeaweedFS
 from benchmarks.fleet import Servers
 from benchmarks.machine import facts
 from benchmarks.results import HOME, aligned
-from benchmarks.studies.stores import STORES, fresh, keep
+from benchmarks.studies.stores import WITH_STREAMS, fresh, keep
 from headrace import App, NewJob, Sections
 from headrace.types import SECTIONS
 
@@ -219,7 +219,7 @@ def table(found: dict[str, list[Cell]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.studies.sections", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="without the largest")
-    parser.add_argument("--store", choices=STORES, action="append", help="may be repeated; default: all")
+    parser.add_argument("--store", choices=WITH_STREAMS, action="append", help="may be repeated; default: all")
     parser.add_argument("--place", type=Path, help="where the servers' files are")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args(arguments)
@@ -229,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     objects.start()
     try:
         with Servers(given.place, None) as servers:
-            for store in given.store or STORES:
+            for store in given.store or WITH_STREAMS:
                 sizes = SIZES[:-1] if given.quick else SIZES
                 found[store] = measure(store, servers, objects, given.place, sizes)
                 if store == "postgres" and not given.quick:

@@ -18,6 +18,7 @@ from headrace.payloads.reference import FOLDER, read_reference
 from headrace.payloads.segments import ToStow
 from headrace.seam.references import Swap, is_reference
 from headrace.types import JobState, Sections
+from tests.facades.harness import WITH_STREAMS, Store
 from tests.objects import server
 
 BODY = os.urandom(4_500)
@@ -26,6 +27,12 @@ ALWAYS = {name: {"over": 0, "least": 0} for name in ("parameters", "vm_state", "
 
 def app_of(objects: str, url: str = "memory://", **more: Any) -> App:
     return App(url, objects={"url": objects} | ALWAYS, worker={"poll": "100ms", "concurrency": 50}, **more)
+
+
+def app_on(kind: str, objects: str | None, tmp_path: Path) -> App:
+    """On a blank store of this kind."""
+    where: dict[str, Any] = {} if objects is None else {"objects": {"url": objects} | ALWAYS}
+    return Store(kind, tmp_path).app(worker={"poll": "100ms", "concurrency": 50}, **where)
 
 
 @pytest.fixture
@@ -51,10 +58,9 @@ def new(**more: Any) -> NewJob:
     return NewJob(task="echo", args={"text": "x" * 500}, sections=Sections(vm_state=BODY, blob=BODY * 4), **more)
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", WITH_STREAMS)
 async def test_a_job_runs_with_sections_from_the_object_store(kind: str, tmp_path: Path) -> None:
-    url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path}/jobs.db"
-    app = app_of(server().url(f"runs/{tmp_path.name}"), url)
+    app = app_on(kind, server().url(f"runs/{tmp_path.name}"), tmp_path)
     seen: list[tuple[str, dict[str, bytes]]] = []
 
     @app.task(name="echo", queue="default")
@@ -185,9 +191,10 @@ async def test_a_job_whose_object_was_copied_after_its_claim_runs(tmp_path: Path
         assert len(ran) == 1
 
 
+@pytest.mark.parametrize("kind", WITH_STREAMS)
 @pytest.mark.parametrize("objects", [True, False], ids=["in objects", "in the store"])
-async def test_a_section_is_loaded_when_the_handler_asks_for_it(objects: bool, tmp_path: Path) -> None:
-    app = app_of(f"file://{tmp_path}/o") if objects else App("memory://")
+async def test_a_section_is_loaded_when_the_handler_asks_for_it(kind: str, objects: bool, tmp_path: Path) -> None:
+    app = app_on(kind, f"file://{tmp_path}/o" if objects else None, tmp_path)
     seen: list[Any] = []
 
     @app.task(name="echo", queue="default", sections=["blob"])
