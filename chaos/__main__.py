@@ -45,7 +45,7 @@ SCENARIOS = {
     "kill_holders": STORES,
     "passing_errors": ("postgres",),
     "impatient_callers": ("postgres",),
-    "crash_objects": STORES,
+    "crash_objects": (*STORES, "streams"),
     "objects_away": STORES,
     "disk_full": STORES,
     "kill_archivers": STORES,

@@ -134,11 +134,10 @@ class Process:
         await self._client.close()
 
     def _keeper(self) -> ObjectKeeper:
-        references, client = self._backend.references, self._client
-        assert references is not None
+        client = self._client
         assert client.stowage is not None
         return ObjectKeeper(
-            references, client.stowage, self._clock, self._rng, client.observers, client.settings.objects
+            self._backend, client.stowage, self._clock, self._rng, client.observers, client.settings.objects
         )
 
     async def _insert(self) -> None:

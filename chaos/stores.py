@@ -10,6 +10,8 @@ import apsw
 from servers.postgres import Postgres
 from servers.valkey import Valkey
 
+from headrace import Streams
+
 STORES = ("sqlite", "postgres", "valkey")
 SERVERS = ("postgres", "valkey")
 """Those that are processes of their own."""
@@ -71,7 +73,21 @@ class ValkeyStore:
         return dict(zip(keys, call("DEBUG", "DIGEST-VALUE", *keys), strict=True))
 
 
-Store = SqliteStore | PostgresStore | ValkeyStore
+class StreamsStore:
+    """PostgreSQL, and Valkey in front of it."""
+
+    name = "streams"
+
+    def __init__(self, truth: PostgresStore, windows: ValkeyStore) -> None:
+        self._truth = truth
+        self.url = Streams(pg=truth.url, valkey=windows.url).url
+
+    def integrity(self) -> str:
+        """That of the truth: what windows have can be made anew."""
+        return self._truth.integrity()
+
+
+Store = SqliteStore | PostgresStore | ValkeyStore | StreamsStore
 
 
 @contextmanager
@@ -80,10 +96,13 @@ def opened(name: str, folder: Path) -> Iterator[Store]:
     if name in SERVERS:
         with served(name, folder) as store:
             yield store
+    elif name == "streams":
+        with postgres(folder) as truth, valkey(folder) as windows:
+            yield StreamsStore(truth, windows)
     elif name == "sqlite":
         yield SqliteStore(folder / "jobs.db")
     else:
-        raise SystemExit(f"no store {name!r}; there are {', '.join(STORES)}")
+        raise SystemExit(f"no store {name!r}; there are {', '.join((*STORES, 'streams'))}")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The reference load with its sections in the store, and in an object store: bytes in PostgreSQL's log and tables
-beside the wide table that jobs lived in before, requests at the object store, and the pace of enqueues and of a worker.
+beside the wide table that jobs lived in before, also where Valkey gives the jobs out (streams); requests at the object
+store; and the pace of enqueues and of a worker.
 
 ``python -m benchmarks.studies.offload`` takes some minutes; ``--quick`` some seconds. A job has 2.7 KB of vm_state, 1.6
 KB of blob, 155 B of parameters and 120 B of metadata; one in ten is retried with a new vm_state. The object store is a
@@ -29,7 +30,7 @@ from benchmarks.fleet import Servers
 from benchmarks.machine import facts
 from benchmarks.results import HOME, aligned, shown
 from benchmarks.server import STORES as DATABASES
-from benchmarks.studies.stores import STORES, fresh, keep
+from benchmarks.studies.stores import WITH_STREAMS, Fresh, fresh, keep
 from benchmarks.systems.legacy import LegacyPostgres
 from benchmarks.systems.load import Load
 from benchmarks.systems.log import Log
@@ -159,12 +160,12 @@ class Jobs:
         return Retry(0, patch=Patch(sections=Sections(vm_state=vm_state)))
 
 
-async def journal(url: str, objects: SeaweedFS, way: str, load: str, count: int, legacy: float) -> Bytes:
-    """What one way writes."""
-    jobs = Jobs(url, objects, way, load, count)
+async def journal(made: Fresh, objects: SeaweedFS, way: str, load: str, count: int, legacy: float) -> Bytes:
+    """What one way writes into PostgreSQL."""
+    jobs = Jobs(made.url, objects, way, load, count)
     async with jobs.app:
         await (await jobs.app.client.backend()).stats()
-        with psycopg.connect(url, autocommit=True) as connection:
+        with psycopg.connect(made.truth, autocommit=True) as connection:
             log, before = Log(connection), objects.requests()
             with log.part("insert"):
                 await jobs.insert()
@@ -241,13 +242,13 @@ def measure(stores: Sequence[str], place: Path | None, count: int, loads: Sequen
         with Servers(place, None) as servers:
             for store in stores:
                 lines = found.setdefault(store, [])
-                for load in loads if store == "postgres" else ():
-                    with fresh(store, servers, place, "quiet") as made:
+                for load in loads if store in ("postgres", "streams") else ():
+                    with fresh("postgres", servers, place, "quiet") as made:
                         legacy = wide_table(made.url, load, count)
                     lines.append(legacy)
                     for way in WAYS:
                         with fresh(store, servers, place, "quiet") as made:
-                            lines.append(asyncio.run(journal(made.url, objects, way, load, count, legacy.log)))
+                            lines.append(asyncio.run(journal(made, objects, way, load, count, legacy.log)))
                 with fresh(store, servers, place) as made:
                     lines.append(asyncio.run(requests(made.url, objects, count)))
                 for way in ("inline", "objects"):
@@ -262,6 +263,7 @@ def table(found: dict[str, list[Any]]) -> str:
     """The lines for people."""
     sizes: list[Sequence[str]] = [
         (
+            "store",
             "load",
             "way",
             "log B/job",
@@ -281,7 +283,7 @@ def table(found: dict[str, list[Any]]) -> str:
             if isinstance(one, Bytes):
                 dropped = "" if one.drop_share is None else f"{one.drop_share:.1%}"
                 parts = [f"{size:,.0f}" for size in (one.log, one.insert, one.work, one.delete, one.kept)]
-                sizes.append((one.load, one.way, *parts, f"{one.share:.1%}", dropped, shown(one.requests)))
+                sizes.append((store, one.load, one.way, *parts, f"{one.share:.1%}", dropped, shown(one.requests)))
             elif isinstance(one, Requests):
                 asked.append((store, shown(one.enqueue), shown(one.work)))
             else:
@@ -292,14 +294,14 @@ def table(found: dict[str, list[Any]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.studies.offload", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few jobs, to see that it works")
-    parser.add_argument("--store", choices=STORES, action="append", help="may be repeated; default: all")
+    parser.add_argument("--store", choices=WITH_STREAMS, action="append", help="may be repeated; default: all")
     parser.add_argument("--jobs", type=int, default=5_000)
     parser.add_argument("--place", type=Path, help="where the servers' files are")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args(arguments)
     logging.getLogger("headrace").setLevel(logging.ERROR)
     loads = ("json",) if given.quick else ("random", "json")
-    found = measure(given.store or STORES, given.place, 200 if given.quick else given.jobs, loads)
+    found = measure(given.store or WITH_STREAMS, given.place, 200 if given.quick else given.jobs, loads)
     machine = facts(given.place or Path(tempfile.gettempdir()))
     for store, lines in found.items():
         keep(given.output, store, machine, [asdict(line) for line in lines])

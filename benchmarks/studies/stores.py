@@ -13,8 +13,11 @@ from typing import Any
 from benchmarks.fleet import Servers
 from benchmarks.server import STORES as DATABASES
 from benchmarks.server import Kind, Server
+from headrace import Streams
 
 STORES = ("postgres", "sqlite", "valkey")
+WITH_STREAMS = (*STORES, "streams")
+"""For studies of what a store keeps: streams are PostgreSQL and Valkey."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Fresh:
     url: str
     server: Server | None
     database: str
+    truth: str = ""
+    """Of PostgreSQL and streams: the URL of the database."""
 
     def settle(self) -> None:
         """What a fill has left to be written is written."""
@@ -41,10 +46,15 @@ def fresh(store: str, servers: Servers, place: Path | None = None, kind: Kind = 
     with tempfile.TemporaryDirectory(prefix="headrace-study-", dir=place) as folder:
         if store == "sqlite":
             yield Fresh(f"sqlite:///{folder}/jobs.db", None, "")
+        elif store == "streams":
+            with fresh("postgres", servers, place, kind) as truth, fresh("valkey", servers, place, kind) as windows:
+                url = Streams(pg=truth.url, valkey=windows.url).url
+                yield Fresh(url, truth.server, truth.database, truth.url)
         else:
             server = servers.of(store, kind)
             with server.databases(Path(folder)) as database:
-                yield Fresh(Path(folder, f"{DATABASES[0]}.url").read_text(), server, database)
+                url = Path(folder, f"{DATABASES[0]}.url").read_text()
+                yield Fresh(url, server, database, url)
 
 
 def keep(path: Path, store: str, machine: Mapping[str, object], found: Sequence[Mapping[str, Any]]) -> None:

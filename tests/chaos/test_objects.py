@@ -8,8 +8,9 @@ from chaos import crash_objects, objects_away
 
 
 @pytest.mark.timeout(900)
-async def test_processes_die_at_every_step(tmp_path: Path) -> None:
-    outcome = await crash_objects.run(tmp_path, crashes=2, seed=1)
+@pytest.mark.parametrize("store", ["sqlite", "streams"])
+async def test_processes_die_at_every_step(store: str, tmp_path: Path) -> None:
+    outcome = await crash_objects.run(tmp_path, crashes=2, seed=1, backend=store)
     assert outcome.ok, outcome.show()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
@@ -40,3 +41,18 @@ def test_they_are_counted_by_what_went_wrong(start: Start, run: Run, run_json: R
     assert (found["queue"], found["task"], found["error"], found["jobs"]) == ("mail", "jobs.boom", "ValueError", 3)
     assert "ValueError" in run("dead", "reasons", *JOBS).stdout
     assert run_json("dead", "reasons", "--queue", "other", *JOBS)["reasons"] == []
+
+
+def test_sections_whose_objects_are_gone_are_named(start: Start, run: Run, project: Path) -> None:
+    env = {"HEADRACE_OBJECTS__URL": f"file://{project}/objects", "HEADRACE_OBJECTS__PARAMETERS__OVER": "0"}
+    run("enqueue", "boom", "--arg", f'text="{os.urandom(400).hex()}"', *JOBS, env=env)
+    assert start("worker", "jobs:app", "--burst", env=env).ended() == 0
+    run("dead", "export", "dead.jsonl", *JOBS, env=env)
+    assert json.loads((project / "dead.jsonl").read_text())["lost"] == {}
+    for file in (project / "objects" / "segments").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    assert "1 dead letter without all sections" in run("dead", "export", "dead.jsonl", *JOBS, env=env).stderr
+    [line] = [json.loads(line) for line in (project / "dead.jsonl").read_text().splitlines()]
+    assert line["sections"] == {}
+    assert "ObjectMissing: object segments/" in line["lost"]["parameters"]

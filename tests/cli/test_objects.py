@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace import NewJob, connect
+from headrace.errors import ConfigError
 from headrace.seam.records import Delete, Selector
 from headrace.types import Sections
 from tests.cli.conftest import Run
@@ -54,3 +55,21 @@ def test_a_sweep(run: Run, tmp_path: Path) -> None:
     assert run("objects", "sweep", "--dry-run", *STORE, env=env).stdout.splitlines() == found
     assert "1 object deleted" in run("objects", "sweep", *STORE, env=env).stderr
     assert json.loads(run("objects", "sweep", "--json", *STORE, env=env).stdout)["objects"] == []
+
+
+@pytest.mark.usefixtures("project")
+def test_objects_of_another_store_are_adopted(run: Run, tmp_path: Path) -> None:
+    env = {"HEADRACE_OBJECTS__URL": f"file://{tmp_path}/objects"}
+
+    async def use(url: str) -> None:
+        async with connect(url, objects={"url": env["HEADRACE_OBJECTS__URL"]}) as client:
+            await client.insert([NewJob(task="t", sections=Sections(blob=os.urandom(100_000)))])
+
+    asyncio.run(use("sqlite:///other.db"))
+    with pytest.raises(ConfigError, match="headrace objects adopt"):
+        asyncio.run(use("sqlite:///jobs.db"))
+    assert "confirmation needed" in run("objects", "adopt", *STORE, env=env, code=2).stderr
+    assert "its objects are this store's" in run("objects", "adopt", "--yes", *STORE, env=env).stderr
+    asyncio.run(use("sqlite:///jobs.db"))
+    with pytest.raises(ConfigError, match="expected a prefix of this store's own"):
+        asyncio.run(use("sqlite:///other.db"))

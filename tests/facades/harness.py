@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from headrace import App, Client, Event, EventKind, Job, Queue, Settings
+from headrace import App, Client, Event, EventKind, Job, Queue, Settings, Streams
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.sqlite import SqliteBackend
@@ -21,7 +21,7 @@ from headrace.seam.protocol import Backend
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.loop import SimLoop, run
 from headrace.testing.wrapped import Wrapped
-from tests import postgres, valkey
+from tests import postgres, streams, valkey
 
 T = TypeVar("T")
 
@@ -30,6 +30,8 @@ LIMIT = 60.0
 
 
 STORES = ["memory", "sqlite", "postgres", "valkey"]
+WITH_STREAMS = [*STORES, "streams"]
+"""For what stores do with cells."""
 
 
 def settings(**given: Any) -> Settings:
@@ -55,6 +57,10 @@ class Store:
                 return f"sqlite:///{self._directory}/jobs.db?durability=normal"
             case "postgres":
                 return f"{postgres.server().url()}?schema={postgres.SCHEMA}"
+            case "streams":
+                return Streams(
+                    pg=f"{postgres.server().url()}?schema={postgres.SCHEMA}", valkey=valkey.server().url()
+                ).url
         return valkey.server().url()
 
     def backend(self) -> Backend:
@@ -65,6 +71,8 @@ class Store:
                 return SqliteBackend(self._directory / "jobs.db", durability="normal")
             case "postgres":
                 return postgres.stores.connect(self._directory)
+            case "streams":
+                return streams.stores.connect(self._directory)
         return valkey.stores.connect(self._directory)
 
     def client(self, *, clock: Clock | None = None, rng: Random | None = None, **given: Any) -> Client:

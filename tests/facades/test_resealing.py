@@ -6,6 +6,7 @@ import asyncio
 import os
 from base64 import b64encode
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,18 @@ from headrace.schedules.template_seals import TemplateSeals
 from headrace.seam.records import Requeue, Selector
 from headrace.seam.references import Swap, is_reference
 from headrace.types import SECTIONS
-from tests.facades.harness import Store, within, working
+from tests.facades.harness import WITH_STREAMS, Store, within, working
 
 KEYS = {"spring": bytes(range(32)), "autumn-2": bytes(range(32, 64))}
 STATE = os.urandom(2_000)
 LARGE = os.urandom(100_000)
+
+
+@pytest.fixture(params=WITH_STREAMS)
+async def store(request: Any, tmp_path: Path) -> AsyncIterator[Store]:
+    store = Store(request.param, tmp_path)
+    yield store
+    await store.close()
 
 
 @pytest.fixture(autouse=True)

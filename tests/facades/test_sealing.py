@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from textwrap import dedent
@@ -27,7 +27,7 @@ from headrace.payloads.codec import JSON, SEALED, Envelope
 from headrace.seam.records import Record, Requeue, Row, Selector
 from headrace.types import Encoded
 from tests import postgres, valkey
-from tests.facades.harness import Store, within, working
+from tests.facades.harness import WITH_STREAMS, Store, within, working
 
 CANARY = "canary-7f3a"
 PLAIN = Envelope(max_size=100, compress_over=None)
@@ -36,6 +36,13 @@ KEYS = {"spring": bytes(range(32)), "autumn": bytes(range(32, 64))}
 
 def listed(*names: str) -> str:
     return ",".join(f"{name}:{b64encode(KEYS[name]).decode()}" for name in names)
+
+
+@pytest.fixture(params=WITH_STREAMS)
+async def store(request: Any, tmp_path: Path) -> AsyncIterator[Store]:
+    store = Store(request.param, tmp_path)
+    yield store
+    await store.close()
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,9 @@ from headrace.payloads.object_url import parse
 from headrace.payloads.objects import Objects
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Row, Settlement, Stamp
+from headrace.seam.references import is_reference
 from headrace.testing.wrapped import Carry, Wrapped
-from headrace.types import JobState
+from headrace.types import JobState, NewJob, Sections
 from headrace.vault.archiver import Archiver
 from headrace.vault.catalog import Catalog
 from tests import objects
@@ -271,6 +272,28 @@ async def test_two_archivers_at_once_archive_everything_once(place: Place) -> No
     rows = await place.rows()
     assert len(rows) == len(set(rows)) == 40
     assert (await place.app.vault.verify()).problems == []
+
+
+async def test_a_section_whose_object_is_gone_is_archived_as_its_reference_and_logged(
+    memory: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    objects_of = {"url": f"file://{tmp_path}/o", "vm_state": {"over": 0}}
+    app = memory.app(clock=clock, vault={"url": f"file://{tmp_path}/vault"}, objects=objects_of)
+    place = Place(app, clock, tmp_path / "vault")
+    place.backend = await app.client.backend()
+    await app.client.insert([NewJob(task="t", sections=Sections(vm_state=b"1" * 1_000))])
+    for file in (tmp_path / "o" / "segments").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    [job] = (await place.backend.claim(Claim("w", ("default",), 1, 10**9), clock.stamp())).jobs
+    await place.backend.finish([Settlement(job.id, job.epoch, "w", JobState.COMPLETED)], clock.stamp())
+    clock.advance("3h")
+    assert await app.vault.archive() == 1
+    assert "is archived without its vm_state: object segments/" in caplog.text
+    [found] = await app.vault.query("SELECT vm_state FROM jobs")
+    assert is_reference(found["vm_state"])
+    await memory.close()
 
 
 async def test_a_vault_may_be_a_bucket(memory: Store) -> None:

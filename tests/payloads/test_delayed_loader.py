@@ -21,13 +21,13 @@ from headrace.payloads.reference import read_reference
 from headrace.seam.records import JobId
 from headrace.seam.references import is_reference
 from headrace.types import SECTIONS
-from tests.facades.harness import STORES, Store, within
+from tests.facades.harness import WITH_STREAMS, Store, within
 
 HOUR, SECOND = 3_600_000_000, 1_000_000
 STATE, LARGE = os.urandom(2_700), os.urandom(100_000)
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=WITH_STREAMS)
 async def store(request: Any, tmp_path: Path) -> AsyncIterator[Store]:
     store = Store(request.param, tmp_path)
     yield store

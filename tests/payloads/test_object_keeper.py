@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -14,9 +15,13 @@ from headrace.api.client import Client
 from headrace.api.connection import open_backend
 from headrace.core.clock import ManualClock
 from headrace.core.config import Settings
+from headrace.errors import ConfigError
 from headrace.keeping.object_keeper import Kept, ObjectKeeper
+from headrace.payloads.object_owner import ObjectOwner
 from headrace.payloads.objects import Objects
 from headrace.payloads.reference import FOLDER, read_reference
+from headrace.routing.mover import Mover
+from headrace.routing.moving import Moving
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Delete, Reap, Selector, Settlement
 from headrace.testing.wrapped import Carry, Wrapped
@@ -61,7 +66,7 @@ class Breaking(Wrapped):
 
 
 async def open_client(url: str, backend: Backend, clock: ManualClock) -> Client:
-    objects = {"url": url, "keep": "1d", "grace": "1h"} | ALWAYS
+    objects = {"url": url} | ALWAYS
     client = Client(backend, Settings.load({"objects": objects}, env={}, toml={}), clock=clock, rng=Random(1))
     await client.open()
     return client
@@ -69,10 +74,7 @@ async def open_client(url: str, backend: Backend, clock: ManualClock) -> Client:
 
 def keeper_of(client: Client, backend: Backend) -> ObjectKeeper:
     assert client.stowage is not None
-    assert backend.references is not None
-    return ObjectKeeper(
-        backend.references, client.stowage, client.clock, Random(1), client.observers, client.settings.objects
-    )
+    return ObjectKeeper(backend, client.stowage, client.clock, Random(1), client.observers, client.settings.objects)
 
 
 def new(body: bytes) -> NewJob:
@@ -153,8 +155,146 @@ async def test_orphans_are_swept_after_the_grace(backend: Backend, tmp_path: Pat
     await client.close()
 
 
+async def test_since_when_an_hour_is_unused_is_known_to_all_processes(
+    backend: Backend, tmp_path: Path, clock: ManualClock
+) -> None:
+    """No worker lives as long as the grace."""
+    client = await open_client(f"file://{tmp_path}/o", backend, clock)
+    [gone] = await client.insert([new(b"1" * 500)])
+    await client.alter(Selector(ids=[gone.id]), Delete())
+    clock.advance("3d")
+    for _ in range(3):
+        assert await keeper_of(client, backend).keep() == Kept(0, 0, 0)
+        clock.advance("20m")
+    assert await keeper_of(client, backend).keep() == Kept(0, 0, 1)
+    await client.close()
+
+
+async def test_a_worker_that_starts_keeps_order_if_a_round_is_due(
+    backend: Backend, tmp_path: Path, clock: ManualClock
+) -> None:
+    """Workers that live shorter than a round's interval make rounds too, and not each one."""
+    client = await open_client(f"file://{tmp_path}/o", backend, clock)
+    [gone] = await client.insert([new(b"1" * 500)])
+    await client.alter(Selector(ids=[gone.id]), Delete())
+    clock.advance("3d")
+    looks = 0
+
+    async def live() -> None:
+        """A worker that ends once it sleeps until its next round."""
+        nonlocal looks
+        keeper = keeper_of(client, backend)
+        keep, ended = keeper.keep, asyncio.Event()
+
+        async def counted() -> Kept:
+            nonlocal looks
+            looks += 1
+            return await keep()
+
+        keeper.keep = counted  # type: ignore[method-assign]
+        keeper._rng = Random(1)
+        random = keeper._rng.random
+
+        def sleeps() -> float:
+            ended.set()
+            return random()
+
+        keeper._rng.random = sleeps  # type: ignore[method-assign]
+        running = asyncio.create_task(keeper.run())
+        await ended.wait()
+        running.cancel()
+        await asyncio.wait([running])
+
+    for _ in range(3):
+        await live()
+    assert looks == 1
+    clock.advance("1h")
+    await live()
+    assert looks == 2
+    assert await stored(client) == {}
+    await client.close()
+
+
+async def test_two_stores_do_not_share_objects(backend: Backend, tmp_path: Path, clock: ManualClock) -> None:
+    """Each would delete what only the other one refers to."""
+    url = f"file://{tmp_path}/o"
+    other = await open_client(url, open_backend("memory://"), clock)
+    [kept] = await other.insert([new(b"1" * 500)])
+    with pytest.raises(ConfigError, match="expected a prefix of this store's own"):
+        await open_client(url, backend, clock)
+    assert await body_of(other, kept.id) == b"1" * 500
+    await other.close()
+
+
+async def test_a_store_whose_objects_were_adopted_by_another_deletes_nothing(
+    backend: Backend, tmp_path: Path, clock: ManualClock
+) -> None:
+    url = f"file://{tmp_path}/o"
+    other = await open_client(url, open_backend("memory://"), clock)
+    [gone] = await other.insert([new(b"1" * 500)])
+    await other.alter(Selector(ids=[gone.id]), Delete())
+    assert other.stowage is not None
+    await backend.open()
+    assert backend.documents is not None
+    await ObjectOwner(other.stowage.objects, backend.documents).adopt()
+    await backend.close()
+    client = await open_client(url, backend.sibling(), clock)
+    clock.advance("3d")
+    keeper = keeper_of(other, await other.backend())
+    for _ in range(2):
+        assert await keeper.keep() == Kept(0, 0, 0)
+        clock.advance("2h")
+    with pytest.raises(ConfigError, match="another store's"):
+        await keeper.sweep()
+    with pytest.raises(ConfigError, match="expected a prefix of this store's own"):
+        await open_client(url, (await other.backend()).sibling(), clock)
+    assert len(await stored(client)) == 1
+    await other.close()
+    await client.close()
+
+
+async def test_objects_pass_with_the_jobs_that_refer_to_them_to_another_store(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """From the first job that moves to the end of the transfer nobody deletes: not the store that is left or the one
+    that is moved to, used alone by mistake. Then the new one does, and the old one never again."""
+    url = f"file://{tmp_path}/o"
+    old, new_store = open_backend("memory://"), open_backend("memory://")
+    moving = Moving(old, new_store)
+    client = await open_client(url, moving, clock)
+    answers = await client.insert([new(b"%d" % n * 500) for n in range(5)])
+
+    async def rounds(store: Backend) -> int:
+        keeper = keeper_of(client, store)
+        deleted = 0
+        for _ in range(2):
+            deleted += (await keeper.keep()).deleted
+            clock.advance("2h")
+        return deleted
+
+    mover = Mover(moving, seen=0)
+    await mover.start()
+    await mover.cutover()
+    clock.advance("3d")
+    assert [await rounds(store) for store in (old, new_store, moving)] == [0, 0, 0]
+    with pytest.raises(ConfigError, match="a transfer to or from this one has not ended"):
+        await keeper_of(client, old).sweep()
+    await mover.rollback()
+    assert [await rounds(store) for store in (new_store, old)] == [0, 1]
+    await mover.start()
+    await mover.cutover()
+    await mover.finish()
+    clock.advance("3d")
+    assert [await rounds(store) for store in (old, new_store)] == [0, 1]
+    assert [await body_of(client, one.id) for one in answers] == [b"%d" % n * 500 for n in range(5)]
+    alone = await open_client(url, new_store.sibling(), clock)
+    assert await body_of(alone, answers[0].id) == b"0" * 500
+    await alone.close()
+    await client.close()
+
+
 async def test_thirty_days_with_some_jobs_that_live_for_weeks(clock: ManualClock) -> None:
-    """Most jobs are gone after a day, as long as objects are kept."""
+    """Most jobs are gone after a day, as with the default settings."""
     backend = open_backend("memory://")
     client = await open_client("memory://", backend, clock)
     keeper, rng = keeper_of(client, backend), Random(7)

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from headrace import Again, App, Job, NewJob, Patch
+from headrace import App, Job, NewJob, Streams
 from headrace.types import SECTIONS, Sections
 from tests import objects, postgres, valkey
 
 MIB = 1024 * 1024
 MOST = 64 * MIB - 128
-STORES = ("memory", "sqlite", "postgres", "valkey")
-NAMES = SECTIONS[1:]
+STORES = ("memory", "sqlite", "postgres", "valkey", "streams")
 
 
 @pytest.fixture
@@ -30,6 +29,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield f"sqlite:///{tmp_path}/jobs.db"
         case "postgres":
             yield f"{postgres.server().url()}?schema={name}"
+        case "streams":
+            pg = f"{postgres.server().url()}?schema={name}"
+            yield Streams(pg=pg, valkey=f"{valkey.server().url()}?prefix={name}").url
         case _:
             yield f"{valkey.server().url()}?prefix={name}"
 
@@ -37,19 +39,28 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 async def trip(url: str, where: dict[str, Any], size: int) -> None:
     """All sections at once; a run replaces each by the next one, and another sees that."""
     app = App(url, payloads={"max_size": 64 * MIB, "compress_over": None}, **where)
-    bodies = {name: Random(n).randbytes(size) for n, name in enumerate(NAMES)}
-    turned = dict(zip(NAMES, (bodies[name] for name in (*NAMES[1:], NAMES[0])), strict=True))
-    seen: list[dict[str, str]] = []
-
-    @app.task(name="t", queue="default")
-    async def run(job: Job[None]) -> Any:
-        seen.append({name: hashlib.sha256(body).hexdigest() for name, body in job.sections.items()})
-        return Again(0, patch=Patch(sections=Sections(**turned))) if len(seen) == 1 else None
-
+    bodies = {name: Random(n).randbytes(size) for n, name in enumerate(SECTIONS)}
+    turned = dict(zip(SECTIONS, (bodies[name] for name in (*SECTIONS[1:], SECTIONS[0])), strict=True))
     async with app:
         await app.client.insert([NewJob(task="t", sections=Sections(**bodies))])
-        await app.drain()
-    assert seen == [{name: hashlib.sha256(of[name]).hexdigest() for name in NAMES} for of in (bodies, turned)]
+        seen = [await look(app, turned), await look(app, {})]
+    assert seen == [{name: digest(of[name]) for name in SECTIONS} for of in (bodies, turned)]
+
+
+async def look(app: App, instead: dict[str, bytes]) -> dict[str, str | None]:
+    """What a run of the job finds; it leaves other sections."""
+    async with app.pull("default") as pull:
+        [job] = await pull.take(1, wait="60s")
+        found = {name: None if (body := job.section(name)) is None else digest(body) for name in SECTIONS}
+        for name, body in instead.items():
+            getattr(job, f"set_{name}")(body)
+        job.set_state("available")
+        await job.release()
+        return found
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
 
 
 ALWAYS = {name: {"over": 0, "least": 0} for name in SECTIONS}
@@ -64,8 +75,10 @@ async def test_sections_of_every_size(url: str, through: str, size: int, tmp_pat
 
 
 @pytest.mark.parametrize("url", STORES, indirect=True)
-async def test_the_largest_section_through_objects(url: str, tmp_path: Path) -> None:
-    app = App(url, payloads={"max_size": 64 * MIB, "compress_over": None}, objects={"url": f"file://{tmp_path}/o"})
+@pytest.mark.parametrize("through", ["objects", "the store"])
+async def test_the_largest_section(url: str, through: str, tmp_path: Path) -> None:
+    where: dict[str, Any] = {"objects": {"url": f"file://{tmp_path}/o"}} if through == "objects" else {}
+    app = App(url, payloads={"max_size": 64 * MIB, "compress_over": None}, **where)
     body = Random(1).randbytes(MOST)
     seen: list[str] = []
 

@@ -23,6 +23,7 @@ from headrace.core.patience import Patience
 from headrace.core.tasks import Tasks
 from headrace.core.upkeep import OBJECTS
 from headrace.errors import ConfigError
+from headrace.payloads.object_owner import ObjectOwner
 from headrace.payloads.object_url import parse
 from headrace.payloads.objects import Objects
 from headrace.payloads.pack import Packer
@@ -156,7 +157,7 @@ class ClientConnection:
             try:
                 await self._leave_old_loop()
                 await self._backend.open()
-                self._stowage = self._open_objects()
+                self._stowage = await self._open_objects()
             except BaseException:
                 self.unsettle(loop)
                 raise
@@ -183,17 +184,21 @@ class ClientConnection:
         feed.start()
         return feed
 
-    def _open_objects(self) -> Stowage | None:
+    async def _open_objects(self) -> Stowage | None:
         if self._location is None:
             return None
-        if self._backend.references is None:
+        if self._backend.references is None or self._backend.documents is None:
             raise ConfigError(
-                "objects.url: this store cannot find jobs by their objects, so none may leave it; unset it"
+                "objects.url: this store cannot find jobs by their objects, or keeps no documents, so none may leave "
+                "it; unset it"
             )
         settings = self.settings.objects
         told = partial(self.observers.requested, OBJECTS)
         objects = Objects(self._location, keep_days=-(-micros(settings.keep) // _DAY), timed=told)
-        return Stowage(objects, settings, self.clock, self._rng, self.observers)
+        owner = ObjectOwner(objects, self._backend.documents)
+        stowage = Stowage(objects, settings, self.clock, self._rng, self.observers, owner)
+        await stowage.open()
+        return stowage
 
     @property
     def stowage(self) -> Stowage | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec.structs import replace
-
 from headrace.api.client_connection import ClientConnection
 from headrace.api.info import DETAILS, JobInfo, job_info
 from headrace.api.job_errors import raise_unless_completed
@@ -22,12 +20,12 @@ class ClientReading(ClientConnection):
     """Looks, and waits. Changes nothing."""
 
     async def fetch(self, job_id: AnyId | r.JobKey, want: frozenset[str] = DETAILS) -> r.Record | None:
-        """The flat record of a job, or None."""
+        """The flat record of a job, or None. A section whose object is gone, damaged or out of reach says so when it is
+        read."""
         which = validation.check_which(job_id)
         [record] = await (await self.backend()).fetch([which], want, self.clock.stamp())
         if record is not None and self._stowage is not None and any(map(is_reference, record.cells.values())):
-            [loaded] = await self._stowage.load([record.cells])
-            record = replace(record, cells=record.cells | {n: c for n, c in loaded.items() if isinstance(c, bytes)})
+            [record] = await self._stowage.load_records([record])
         return record
 
     async def wait(self, job_id: AnyId, timeout: Duration | None = "30s", *, watch: bool = True) -> r.Record:

@@ -66,14 +66,19 @@ async def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
 async def export_command(store: Store, file: IO[str], filters: Selector) -> None:
     """Write dead letters to FILE, or to standard output, as lines of JSON, oldest first.
 
-    Each line has all that is known of one: its arguments, its failures, and its sections as they are stored, in base64.
+    Each line has all that is known of one: its arguments, its failures, and its sections as they are stored, in base64;
+    under "lost", why others cannot be had: their objects are gone or damaged.
     """
-    count = 0
+    count = lost = 0
     async with store.opened() as client:
         async for record in dead_letters(client, filters):
-            file.write(msgspec.json.encode(line(client, record)).decode() + "\n")
+            told = line(client, record)
+            file.write(msgspec.json.encode(told).decode() + "\n")
             count += 1
+            lost += bool(told["lost"])
     note(f"{counted(count, _NOUN)} exported")
+    if lost:
+        note(f"{counted(lost, _NOUN)} without all sections: their objects are gone or damaged")
 
 
 @dead_command.command("reasons")

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-from msgspec.structs import replace
-
 from headrace import Client
 from headrace.api.info import job_info
 from headrace.cli.job_output import summary
 from headrace.cli.problems import UNAVAILABLE, Problem
+from headrace.errors import ObjectsUnavailable
+from headrace.payloads.codec import Unloaded
 from headrace.seam.archive import Mark
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import Record, Selector
@@ -51,14 +51,16 @@ def _matches(record: Record, filters: Selector) -> bool:
 async def _loaded(client: Client, records: list[Record]) -> list[Record]:
     if client.stowage is None:
         return records
-    loaded = await client.stowage.load([one.cells for one in records])
-    had = [{name: cell for name, cell in cells.items() if isinstance(cell, bytes)} for cells in loaded]
-    return [replace(one, cells=one.cells | cells) for one, cells in zip(records, had, strict=True)]
+    found = await client.stowage.load_records(records)
+    for cell in (cell for record in found for cell in record.cells.values()):
+        if isinstance(cell, Unloaded) and isinstance(cell.error, ObjectsUnavailable):
+            raise cell.error
+    return found
 
 
 def line(client: Client, record: Record) -> dict[str, Any]:
-    """A dead letter as an object of JSON: all that is known, its arguments, its failures, and its sections as they are
-    stored, in base64."""
+    """A dead letter as an object of JSON: all that is known, its arguments, its failures, its sections as they are
+    stored, in base64, and why others cannot be had."""
     info = job_info(record, client.packer.envelope)
     told = [
         {
@@ -70,8 +72,10 @@ def line(client: Client, record: Record) -> dict[str, Any]:
         }
         for one in info.failures
     ]
-    sections = {name: b64encode(cell).decode() for name, cell in record.cells.items()}
-    return summary(info) | {"args": info.to_dict()["args"], "failures": told, "sections": sections}
+    gone = {name: cell.error for name, cell in record.cells.items() if isinstance(cell, Unloaded)}
+    sections = {name: b64encode(cell).decode() for name, cell in record.cells.items() if name not in gone}
+    lost = {name: f"{type(error).__name__}: {error}" for name, error in gone.items()}
+    return summary(info) | {"args": info.to_dict()["args"], "failures": told, "sections": sections, "lost": lost}
 
 
 async def classes(client: Client, filters: Selector) -> list[dict[str, Any]]:

@@ -7,20 +7,26 @@ from contextlib import suppress
 from random import Random
 
 import click
+from msgspec.structs import replace
 
+from headrace.api.client import Client
+from headrace.api.connection import open_backend
 from headrace.api.signals import Stopper
 from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import answer_options, store_options
-from headrace.cli.output import counted, note, print_json
+from headrace.cli.options import answer_options, store_options, yes_option
+from headrace.cli.output import confirm, counted, note, print_json
 from headrace.cli.problems import FAILED, USAGE, Problem
+from headrace.core.config import ObjectSettings
 from headrace.keeping.delayed_loader import DelayedLoader
 from headrace.keeping.object_keeper import ObjectKeeper
 from headrace.keeping.share import Share
 from headrace.payloads import lifecycle
+from headrace.payloads.object_owner import ObjectOwner
 from headrace.payloads.object_url import Location, parse
+from headrace.payloads.objects import Objects
 
 _DAYS = 400
 """For jobs that are due within a year, and what is kept of them."""
@@ -97,11 +103,10 @@ async def sweep_command(store: Store, dry_run: bool, as_json: bool) -> None:
     """
     _location(store)
     async with store.opened() as client:
-        references = (await client.backend()).references
+        backend = await client.backend()
         assert client.stowage is not None
-        assert references is not None
         keeper = ObjectKeeper(
-            references, client.stowage, client.clock, Random(), client.observers, client.settings.objects
+            backend, client.stowage, client.clock, Random(), client.observers, client.settings.objects
         )
         if not dry_run:
             await note_change(client, "sweep objects")
@@ -113,6 +118,27 @@ async def sweep_command(store: Store, dry_run: bool, as_json: bool) -> None:
         for key in gone:
             print(key)
     note(f"{counted(len(gone), 'object')} {'would go' if dry_run else 'deleted'}")
+
+
+@objects_command.command("adopt")
+@yes_option
+@store_options
+async def adopt_command(store: Store, yes: bool) -> None:
+    """Make the objects those of this store, if another one has used them before.
+
+    The other one's processes delete nothing there any more, and do not start again. Sections that only its jobs refer
+    to go: it must be gone for good.
+    """
+    location = _location(store)
+    settings = store.client().settings
+    confirm(f"delete, in time, all in {location.where} that no job of this store refers to?", yes=yes)
+    async with Client(open_backend(settings.url), replace(settings, objects=ObjectSettings())) as client:
+        documents = (await client.backend()).documents
+        if documents is None:
+            raise Problem(USAGE, "this store keeps no documents, so it can have no objects")
+        await note_change(client, "adopt objects", bucket=location.where)
+        await ObjectOwner(Objects(location), documents).adopt()
+    note(f"{location.where}: its objects are this store's")
 
 
 @objects_command.command("load")

@@ -128,8 +128,9 @@ class ObjectSettings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only
     vm_state: Offload = Offload()
     metadata: Offload = Offload()
     blob: Offload = Offload()
-    keep: Length = "4d"
-    """How long the objects of an hour stay after it. Longer than completed jobs are kept, else those are copied."""
+    keep: Length = "26h"
+    """How long the objects of an hour stay after it. Longer than completed jobs are kept, else those are copied; but
+    not by much, as what is left of ended jobs takes up room until then."""
     grace: Length = "1h"
     """No object goes that was written, or copied, more recently. Longer than any handler runs."""
     every: Length = "10m"

@@ -23,7 +23,7 @@ from zlib import crc32
 
 import msgspec
 
-from headrace.errors import CodecError, ConfigError, PayloadError, PayloadTooLarge, SealError
+from headrace.errors import CodecError, ConfigError, HeadraceError, PayloadTooLarge, SealError
 from headrace.payloads.section_sizes import SectionSizes
 from headrace.seam import references
 from headrace.text import shown
@@ -178,6 +178,12 @@ class RawSerde:
         return body
 
 
+class Unloaded(bytes):
+    """A reference whose cell could not be loaded: the reason is raised by whoever reads it."""
+
+    error: HeadraceError
+
+
 class Envelope:
     """Wraps bodies into cells and unwraps cells, within size limits."""
 
@@ -218,6 +224,8 @@ class Envelope:
     def unwrap(self, cell: bytes, section: str, job_id: bytes | None = None, tenant: str = "") -> tuple[int, bytes]:
         """The kind and the body of a cell. Whose cell it is matters to those that are sealed: no id stands for the
         template of a schedule, and a result is not bound to its tenant."""
+        if isinstance(cell, Unloaded):
+            raise cell.error
         if len(cell) < _HEAD.size:
             if cell.startswith(b"{"):
                 return JSON, _bare(cell, section)
@@ -262,7 +270,7 @@ class Envelope:
             return None
         try:
             return msgspec.to_builtins(show(*self.unwrap(cell, section, job_id, tenant)), str_keys=True)
-        except (PayloadError, TypeError, ValueError) as error:
+        except (HeadraceError, TypeError, ValueError) as error:
             return f"<{error}>"
 
     def _inflate(self, body: bytes, what: str) -> bytes:

@@ -26,6 +26,7 @@ PAGE = 1_000
 """How many keys are listed, or deleted, in one request."""
 LARGE = 8 * 1024 * 1024
 """Of requests for more bytes than this, only one is under way at a time."""
+_PIECE = 1024 * 1024
 _NEAR = 256 * 1024
 """Reading so many bytes for nothing is cheaper than another request."""
 _AT_ONCE = 8
@@ -113,6 +114,9 @@ class Objects:
         start, end = span[0].offset, max(one.end for one in span)
         try:
             async with self._request("read", key, end - start):
+                if end - start > LARGE:
+                    found[span[0]] = await self._read_large(key, start, end)
+                    return
                 got = await self._store.get_range_async(key, start=start, end=end)
         except _Beyond:
             return
@@ -121,6 +125,11 @@ class Objects:
         else:
             with memoryview(got) as view:
                 found.update((one, bytes(view[one.offset - start : one.end - start])) for one in span)
+
+    async def _read_large(self, key: str, start: int, end: int) -> bytes:
+        """In pieces: obstore may keep what it gave out until it is called again."""
+        answer = await self._store.get_async(key, options={"range": (start, end)})
+        return b"".join([piece async for piece in answer.stream(min_chunk_size=_PIECE)])
 
     async def pages(self, folder: str) -> AsyncIterator[list[ObjectInfo]]:
         """The objects under a folder, however deep, in pages and in no order."""
@@ -283,7 +292,7 @@ def _refuse_after_fork() -> None:
     if _forked:
         raise ConfigError(
             "objects were used before this process was forked, and cannot be used after; "
-            "start processes with spawn, or fork before the first job is enqueued"
+            "start processes with spawn, or fork before the client is opened"
         )
     _used = True
 

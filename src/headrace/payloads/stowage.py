@@ -18,10 +18,12 @@ from headrace.core.config import ObjectSettings
 from headrace.core.durations import LONGEST, micros
 from headrace.core.events import Observers
 from headrace.errors import HeadraceError, ObjectsUnavailable
+from headrace.payloads.codec import Unloaded
+from headrace.payloads.object_owner import ObjectOwner
 from headrace.payloads.objects import Objects
 from headrace.payloads.reference import read_reference
 from headrace.payloads.segments import Segments, ToStow
-from headrace.seam.records import Cells, JobId, Leased, Row, Settlement
+from headrace.seam.records import Cells, JobId, Leased, Record, Row, Settlement
 from headrace.seam.references import SIZE, is_reference
 from headrace.types import SECTIONS, JobState
 
@@ -42,8 +44,16 @@ class Stowage:
     """Moves cells to the object store and back, as the settings say."""
 
     def __init__(
-        self, objects: Objects, settings: ObjectSettings, clock: Clock, rng: Random, observers: Observers
+        self,
+        objects: Objects,
+        settings: ObjectSettings,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        owner: ObjectOwner | None = None,
     ) -> None:
+        """``owner`` is checked before the first cell leaves."""
+        self._unchecked = owner
         self.objects = objects
         self.segments = Segments(objects, clock, rng)
         self._clock = clock
@@ -56,6 +66,20 @@ class Stowage:
         self._away_until = 0.0
         self._unstored: dict[JobId, tuple[Row, Row, float]] = {}
         """Rows that were stowed, what became of them, and when; until the store has taken them."""
+
+    async def open(self) -> None:
+        """See whether the objects are this store's: raises ``ConfigError`` if they are another's. Where the object
+        store is away, that is seen later."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._check_owner()
+        except (ObjectsUnavailable, TimeoutError) as error:
+            self._away(error)
+
+    async def _check_owner(self) -> None:
+        if self._unchecked is not None:
+            await self._unchecked.check()
+            self._unchecked = None
 
     async def stow_rows(self, rows: Sequence[Row]) -> list[Row]:
         """The rows, with references for the cells that were stowed."""
@@ -131,6 +155,15 @@ class Stowage:
             cells[name] = cell
         return found
 
+    async def load_records(self, records: Sequence[Record]) -> list[Record]:
+        """The records with the cells that their references lead to; in the place of one that cannot be had, its
+        reference as ``Unloaded``."""
+        loaded = await self.load([record.cells for record in records])
+        return [
+            replace(record, cells={name: _read(cell, record.cells[name]) for name, cell in cells.items()})
+            for record, cells in zip(records, loaded, strict=True)
+        ]
+
     def stays(self, section: str, size: int) -> bool:
         """Whether a section of this size stays in the store if its job is due."""
         over = self._rules[section].over
@@ -168,14 +201,27 @@ class Stowage:
         size = sum(len(one.cell) for one in cells)
         try:
             async with asyncio.timeout(_PATIENCE + size / _SLOWEST):
+                await self._check_owner()
                 references = iter(await self.segments.stow(cells))
         except (ObjectsUnavailable, TimeoutError) as error:
-            self._away_until = loop.time() + _REST
-            told = str(error) or f"no answer in {_PATIENCE:g} s"
-            sentence = f"cells stay in the store, because the object store is away: {told}"
-            self._observers.alert(Alert.OBJECTS_AWAY, "stow", sentence, error=error)
+            self._away(error)
             return [{} for _ in chosen]
         return [{name: next(references).cell for name in of} for of in chosen]
+
+    def _away(self, error: Exception) -> None:
+        """Ask the object store for nothing for a while."""
+        self._away_until = asyncio.get_running_loop().time() + _REST
+        told = str(error) or f"no answer in {_PATIENCE:g} s"
+        sentence = f"cells stay in the store, because the object store is away: {told}"
+        self._observers.alert(Alert.OBJECTS_AWAY, "stow", sentence, error=error)
+
+
+def _read(cell: bytes | HeadraceError, reference: bytes) -> bytes:
+    if isinstance(cell, bytes):
+        return cell
+    unloaded = Unloaded(reference)
+    unloaded.error = cell
+    return unloaded
 
 
 def _due(one: Settlement, now: int) -> int:

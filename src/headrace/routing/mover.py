@@ -163,6 +163,7 @@ class Mover:
         if transfer.phase is Phase.MOVED and not await self._drained(await self.store.look()):
             raise ConfigError("expected that nothing is left in the first store. Run: headrace transfer resume")
         await self._phase((Phase.MOVED, Phase.DONE), Phase.DONE)
+        await passage.mark_whole(self.store.new)
         await self._close_legs(transfer)
         await self._remove_copies()
 
@@ -197,6 +198,7 @@ class Mover:
             return
         forward = wanted is Phase.FORWARD
         left, goal = (self.store.old, self.store.new) if forward else (self.store.new, self.store.old)
+        await passage.mark_part(self.store.new)
         await copy_rules(left, goal)
         await copy_documents(left, goal)
         held = await queues_with_groups(left)

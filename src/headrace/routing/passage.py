@@ -14,6 +14,8 @@ from headrace.seam.documents import DocumentStore
 from headrace.seam.protocol import Backend
 
 DOCUMENT = "transfer"
+PART = f"{DOCUMENT}/part"
+"""A document of the store that jobs move to, until the transfer is finished."""
 
 
 class Phase(StrEnum):
@@ -98,3 +100,20 @@ async def write(store: Backend, change: Callable[[Transfer | None], Transfer | N
 
     await change_document(documents_of(store), DOCUMENT, replaced)
     return wanted
+
+
+async def has_all(store: Backend) -> bool:
+    """Whether this store has all jobs that it ever had: none are in another because of a transfer from it or to it."""
+    transfer, part = await documents_of(store).get([DOCUMENT, PART])
+    return part is None and (transfer is None or _decode(transfer.body).phase not in (*MOVING, Phase.DONE))
+
+
+async def mark_part(store: Backend) -> None:
+    """Note that jobs move to this store, and others are elsewhere."""
+    await documents_of(store).put(PART, b"", 0)
+
+
+async def mark_whole(store: Backend) -> None:
+    """All jobs are in this store, for good."""
+    for name in (PART, DOCUMENT):
+        await change_document(documents_of(store), name, lambda _: None)

@@ -13,9 +13,10 @@ from headrace.core.clock import Clock
 from headrace.core.config import VaultSettings
 from headrace.core.durations import micros
 from headrace.core.events import Observers
-from headrace.errors import ConfigError, HeadraceError, ObjectsUnavailable, Unavailable
+from headrace.errors import ConfigError, ObjectsUnavailable, Unavailable
 from headrace.keeping.archive_marks import ArchiveMarks, Progress
 from headrace.keeping.bounds import ENDED
+from headrace.payloads.codec import Unloaded
 from headrace.payloads.objects import Objects
 from headrace.payloads.stowage import Stowage
 from headrace.seam.archive import ArchiveStore, EndedPage, Mark
@@ -144,14 +145,17 @@ class Archiver:
             after = page.last
 
     async def _encoded(self, records: list[Record]) -> bytes:
-        """The page, with the cells that references lead to: the objects of those will be gone one day."""
+        """The page, with the cells that references lead to: the objects of those will be gone one day. Where one is
+        gone already, the reference is kept: it fails whoever runs the job again."""
         if self._stowage is not None:
-            loaded = await self._stowage.load([one.cells for one in records])
-            for cells in loaded:
-                if away := next((cell for cell in cells.values() if isinstance(cell, ObjectsUnavailable)), None):
-                    raise away
-            had = [{n: cell for n, cell in of.items() if not isinstance(cell, HeadraceError)} for of in loaded]
-            records = [replace(one, cells=one.cells | cells) for one, cells in zip(records, had, strict=True)]
+            records = await self._stowage.load_records(records)
+            for record in records:
+                for name, cell in record.cells.items():
+                    if not isinstance(cell, Unloaded):
+                        continue
+                    if isinstance(cell.error, ObjectsUnavailable):
+                        raise cell.error
+                    log.error("job %s is archived without its %s: %s", record.id.hex(), name, cell.error)
         return await asyncio.to_thread(lambda: encode(jobs_table(records)))
 
 

@@ -55,7 +55,10 @@ class Claimer:
         companions: Callable[[], int] = int,
         helper: Helper | None = None,
         deliver: Deliver | None = None,
+        most: Callable[[], int] | None = None,
     ) -> None:
+        """``most``: how many jobs a claim may ask for, for the sake of what their sections weigh once they are
+        loaded."""
         self._request = request
         self._leases = leases
         self._settler = settler
@@ -65,6 +68,7 @@ class Claimer:
         self._poll = poll
         self._consumer = consumer
         self._deliver = deliver or consumer.deliver
+        self._most = most
         self._companions = companions
         self._strays = strays
         self._bell = bell
@@ -117,7 +121,10 @@ class Claimer:
         if self._making_room:
             return 0 if len(self._leases) or self.asking or self._consumer.busy else 1
         room = self._slots + min(self._prefetch, int(self._per_second * _HORIZON)) + self._companions()
-        return max(0, room + self._settler.under_way - len(self._leases) - self.asking)
+        return self._bounded(max(0, room + self._settler.under_way - len(self._leases) - self.asking))
+
+    def _bounded(self, wanted: int) -> int:
+        return wanted if self._most is None else min(wanted, self._most())
 
     def depart(self, asked: int) -> asyncio.Future[None]:
         """A claim for ``asked`` jobs is under way, until ``arrive``."""

@@ -22,7 +22,7 @@ _STATES = ", ".join(sorted(state.value for state in SETTLED))
 class Draft:
     """What is to change of one job. What was not touched stays as it is; None clears a section."""
 
-    __slots__ = ("delay", "error", "priority", "queue", "run_at", "sections", "spawn", "state")
+    __slots__ = ("cells", "delay", "error", "priority", "queue", "run_at", "sections", "spawn", "state")
 
     def __init__(self) -> None:
         self.state: JobState | None = None
@@ -32,6 +32,8 @@ class Draft:
         self.run_at: int | None = None
         self.delay: int | None = None
         self.sections: dict[str, bytes | None] = {}
+        self.cells: dict[str, bytes | None] = {}
+        """Sections that a release has packed. Their bodies are not kept beside: they may be large."""
         self.spawn: list[Row] = []
 
     def set_state(self, state: JobState | str, error: str | None) -> None:
@@ -77,12 +79,14 @@ class Draft:
         return self.state
 
     def settlement(self, leased: Leased, holder: str, packer: Packer, judge: Judge) -> Settlement:
-        """All changes as one settlement."""
+        """All changes as one settlement. They can be settled once more, if this settlement is rejected."""
         state = self.check()
         waits = state in (JobState.AVAILABLE, JobState.PAUSED)
         if not waits and (self.run_at is not None or self.delay is not None):
             raise InvalidJob(f"scheduled: expected none for the state {state.value}, as the job does not run again")
         failed = self.error is not None or state is JobState.FAILED
+        self.cells |= packer.patch(Patch(sections=_sections(self.sections)), leased.id, leased.tenant)
+        self.sections.clear()
         return Settlement(
             leased.id,
             leased.epoch,
@@ -92,7 +96,7 @@ class Draft:
             failed_attempt=failed,
             queue=self.queue,
             priority=self.priority,
-            cells=packer.patch(Patch(sections=_sections(self.sections)), leased.id, leased.tenant),
+            cells=dict(self.cells),
             error=judge.told(leased, self.error or "") if failed else None,
             reason={JobState.FAILED: "failed", JobState.CANCELLED: "cancelled"}.get(state, ""),
             result_ttl=(leased.result_ttl or 0) if state is JobState.COMPLETED else 0,

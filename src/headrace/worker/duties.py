@@ -75,9 +75,7 @@ class Duties:
         )
         self._retention = retention
         self._object_keeper = (
-            None
-            if exchange.stowage is None or backend.references is None
-            else ObjectKeeper(backend.references, exchange.stowage, *shared, settings.objects)
+            None if exchange.stowage is None else ObjectKeeper(backend, exchange.stowage, *shared, settings.objects)
         )
         self._reseal_duty = _reseal_duty(exchange)
         self._archiver = _archiver(exchange)

@@ -131,6 +131,7 @@ class Exchange:
             self.judge,
             self.settler,
             sections,
+            self.bell,
             together=together,
         )
 

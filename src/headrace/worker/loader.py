@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from random import Random
 
@@ -19,12 +20,18 @@ from headrace.seam.protocol import Backend
 from headrace.seam.records import Leased
 from headrace.seam.references import is_reference
 from headrace.types import SECTIONS
+from headrace.worker.bell import Bell
 from headrace.worker.consumer import Consumer
 from headrace.worker.judge import OBJECTS_REST, UNUSABLE, Judge
 from headrace.worker.leases import Leases
 from headrace.worker.settler import Settler
 
+log = logging.getLogger("headrace")
+
 _SECTIONS = frozenset(SECTIONS)
+_MOST = 64 * 1024 * 1024
+"""Bytes of sections that are loaded for one claim."""
+_ANY = 1 << 30
 
 Sections = Callable[[str], frozenset[str] | None]
 """Which sections jobs of a task come with, beside ``parameters``; None: all."""
@@ -35,6 +42,11 @@ class Loader:
 
     While the object store is away, jobs go back to the store for a while, and no attempt counts. A job whose object is
     gone is looked at once more, as the object may have been copied; then it fails, as does one whose object is damaged.
+    Whatever else goes wrong, jobs go back as if the object store were away.
+
+    A store bounds what a claim weighs, but to it a reference weighs 25 bytes. So of one claim only as many jobs are
+    loaded as weigh ``_MOST`` together, but always one; the others go back at once, in their old place, and the next
+    claims ask for fewer.
     """
 
     def __init__(
@@ -49,13 +61,17 @@ class Loader:
         judge: Judge,
         settler: Settler,
         sections: Sections,
+        bell: Bell,
         *,
         together: bool = False,
     ) -> None:
         """``together``: jobs of one claim are delivered together, even if only some have sections to be loaded."""
         self._together = together
         self._loading = 0
+        self._fits = _ANY
+        """How many jobs a claim may ask for; fewer after one whose sections weighed too much."""
         self._sections = sections
+        self._bell = bell
         self._stowage = stowage
         self._backend = backend
         self._clock = clock
@@ -71,16 +87,33 @@ class Loader:
 
     def deliver(self, jobs: list[Leased]) -> None:
         """Leased jobs from the claimer."""
-        asked = [self._without_unwanted(job) if _refers(job) else job for job in jobs]
+        asked = self._bounded([self._without_unwanted(job) if _refers(job) else job for job in jobs])
         here = [job for job in asked if not _refers(job)]
-        if self._together and len(here) < len(jobs):
+        if self._together and len(here) < len(asked):
             here = []
         if here:
             self._consumer.deliver(here)
-        if len(here) < len(jobs):
+        if len(here) < len(asked):
             rest = asked if self._together else [job for job in asked if _refers(job)]
             self._loading += len(rest)
             self._tasks.start(self._bring(rest), "headrace-load")
+
+    def most(self) -> int:
+        """How many jobs a claim may ask for: none while others are loaded, if those of one claim weighed too much."""
+        return 0 if self._loading and self._fits < _ANY else self._fits
+
+    def _bounded(self, jobs: list[Leased]) -> list[Leased]:
+        """The first jobs that may be in memory together; the others go back."""
+        weight = 0
+        for count, job in enumerate(jobs):
+            weight += _size(job)
+            if weight > _MOST and count:
+                self._fits = count
+                for other in jobs[count:]:
+                    self._settler.add(self._judge.release(other.id, other.epoch, unbegun=not other.begun))
+                return jobs[:count]
+        self._fits = min(_ANY, self._fits + 1 + self._fits // 8)
+        return jobs
 
     def _without_unwanted(self, job: Leased) -> Leased:
         """The job without references to sections that its handler does not ask for, or asks for later."""
@@ -101,21 +134,32 @@ class Loader:
 
     async def _bring(self, jobs: list[Leased]) -> None:
         together: list[Leased] = []
-        for part in in_parts(jobs, _size):
-            try:
-                found = await self._load(part)
-            except Unavailable as error:
-                found = [{"": error} for _ in part]
-            answers = [self._loaded(job, cells) for job, cells in zip(part, found, strict=True)]
-            if ready := [job for job in answers if job is not None]:
-                self.away = ""
-                if self._together:
-                    together += ready
-                else:
-                    self._consumer.deliver(ready)
-        self._loading -= len(jobs)
+        try:
+            for part in in_parts(jobs, _size):
+                if ready := await self._ready(part):
+                    self.away = ""
+                    if self._together:
+                        together += ready
+                    else:
+                        self._consumer.deliver(ready)
+        finally:
+            self._loading -= len(jobs)
+            self._bell.ring()
         if together:
             self._consumer.deliver(together)
+
+    async def _ready(self, jobs: list[Leased]) -> list[Leased]:
+        """Those of the jobs that have all their sections now; the others are settled."""
+        try:
+            found = await self._load(jobs)
+        except Unavailable as error:
+            found = [{"": error} for _ in jobs]
+        except Exception as error:
+            log.exception("sections could not be loaded; their jobs go back to the store")
+            unknown = ObjectsUnavailable(f"sections cannot be loaded: {type(error).__name__}: {error}")
+            found = [{"": unknown} for _ in jobs]
+        answers = [self._loaded(job, cells) for job, cells in zip(jobs, found, strict=True)]
+        return [job for job in answers if job is not None]
 
     async def _load(self, jobs: list[Leased]) -> list[Loaded]:
         found = await self._stowage.load([job.cells for job in jobs])

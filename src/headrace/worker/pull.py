@@ -120,6 +120,7 @@ class Pull:
             takers=takers,
             loading=int if loader is None else loader.loading,
             deliver=None if loader is None else loader.deliver,
+            most=None if loader is None else loader.most,
         )
         retention = retention_of(exchange)
         room = None if self._guest else retention.between(exchange.leases.job)

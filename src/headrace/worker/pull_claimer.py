@@ -24,7 +24,7 @@ class PullClaimer(Claimer):
         demand = max(0, self._takers.demand - self.asking - self._loading())
         if self._making_room:
             return 0 if len(self._leases) or self.asking else min(1, demand)
-        return demand
+        return self._bounded(demand)
 
     def got(self, claimed: Claimed, asked: int, sent_at: float, since: float) -> None:
         super().got(claimed, asked, sent_at, since)

@@ -107,7 +107,7 @@ class Trips:
                 del batch[most:]
                 want = 0  # first the rest
         if batch and self._stow is not None:
-            batch[:] = await self._stow(batch)
+            batch[:] = await self._stowed(batch, self._stow)
             if room is not None:
                 loads = room.weigh(batch)[1]
         if room is None:
@@ -118,6 +118,14 @@ class Trips:
             await self._carry(batch, self._still_wanted(want))
         finally:
             room.stored(loads)
+
+    async def _stowed(self, batch: list[Settlement], stow: Stow) -> list[Settlement]:
+        """With references where cells have left; whatever goes wrong, an outcome is stored."""
+        try:
+            return await stow(batch)
+        except Exception:
+            log.exception("sections of settled jobs cannot be taken to the object store; they stay in the store")
+            return batch
 
     def _still_wanted(self, want: int) -> int:
         """How many jobs to ask for when something was waited for first: the claimer may be closed by now, or another

@@ -139,6 +139,7 @@ class Worker:
             companions=self._runner.companions,
             helper=helper,
             deliver=None if self._loader is None else self._loader.deliver,
+            most=None if self._loader is None else self._loader.most,
         )
 
     def _refused(self, settlement: Settlement, error: Exception) -> Settlement:
