@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from benchmarks.fleet import Servers
 from benchmarks.server import STORES as DATABASES
 from benchmarks.server import Kind, Server
 
 STORES = ("postgres", "sqlite", "valkey")
+EVERY = ("memory", *STORES, "streams")
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,14 @@ class Fresh:
 def fresh(store: str, servers: Servers, place: Path | None = None, kind: Kind = "plain") -> Iterator[Fresh]:
     """A new store of this kind, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="headrace-study-", dir=place) as folder:
-        if store == "sqlite":
+        if store == "memory":
+            yield Fresh("memory://", None, "")
+        elif store == "sqlite":
             yield Fresh(f"sqlite:///{folder}/jobs.db", None, "")
+        elif store == "streams":
+            with fresh("postgres", servers, place, kind) as truth, fresh("valkey", servers, place) as windows:
+                inside = f"pg={quote(truth.url, safe='')}&valkey={quote(windows.url, safe='')}"
+                yield Fresh(f"streams://?{inside}", truth.server, truth.database)
         else:
             server = servers.of(store, kind)
             with server.databases(Path(folder)) as database:
