@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from typing import Any
 from uuid import UUID
@@ -42,8 +43,8 @@ def ahead() -> list[int]:
     return [0]
 
 
-def client_of(store: Backend, ahead: list[int]) -> Client:
-    given = {"worker": {"name": "random", "poll": "200ms"}, "patience": "20s"}
+def client_of(store: Backend, ahead: list[int], **failed: Any) -> Client:
+    given = {"worker": {"name": "random", "poll": "200ms"}, "patience": "20s", "retention": {"failed": failed}}
     return Client(Ahead(store.sibling(), ahead), Settings.load(given, env={}, toml={}), clock=SystemClock())
 
 
@@ -243,6 +244,47 @@ class Dying(Ahead):
             self.dead.set()
             raise Unavailable("dead")
         return await super()._call(name, args, at, carry)
+
+
+class TestDeadLetters:
+    """They keep to the bounds of ``retention.failed``, whatever their age."""
+
+    @pytest.mark.parametrize("bound", [{"count": 20}, {"bytes": 100_000}])
+    async def test_stay_within_count_and_bytes_and_what_goes_is_counted(
+        self, store: Backend, ahead: list[int], bound: dict[str, int]
+    ) -> None:
+        async with client_of(store, ahead, **bound) as client, janitor_of(client) as janitor:
+            blob = random.Random(1).randbytes(10_000)
+            ids = await ended(client, 50, "failed", blob=blob if "bytes" in bound else None)
+            report = await janitor.run_once()
+            left = await Manager(client).list_jobs(state="failed", limit=100)
+            assert 5 <= len(left) <= 20
+            assert {job.id for job in left} <= set(ids)
+            assert (report.surplus, report.deleted) == (50 - len(left), 0)
+            assert totals(await janitor.aggregates()) == {(7, None, "failed"): 50 - len(left)}
+            assert (await janitor.run_once()).surplus == 0
+            ahead[0] = 25 * HOUR
+            assert (await janitor.run_once()).deleted == len(left)
+            assert totals(await janitor.aggregates()) == {(7, None, "failed"): 50}
+
+    async def test_poison_pills_too(self, store: Backend, ahead: list[int]) -> None:
+        async with client_of(store, ahead, count=3) as client, janitor_of(client, max_touches=0) as janitor:
+            await Manager(client).bulk_create_jobs([JobInit(team_id=1, queue_name="hog") for _ in range(10)])
+            backend = await client.backend()
+            assert len((await backend.claim(Claim("dead", ("hog",), 10, 1_000_000))).jobs) == 10
+            ahead[0] += 10_000_000
+            report = await janitor.run_once()
+            assert (report.poisoned, report.surplus) == (10, 7)
+            assert len(await Manager(client).list_jobs(state="failed")) == 3
+
+    async def test_completed_jobs_stay_for_their_time_however_many(self, store: Backend, ahead: list[int]) -> None:
+        given = {"worker": {"name": "random"}, "patience": "20s", "retention": {"completed": {"count": 5}}}
+        client = Client(Ahead(store.sibling(), ahead), Settings.load(given, env={}, toml={}))
+        async with client, janitor_of(client) as janitor:
+            await ended(client, 20)
+            ahead[0] = HOUR // 2
+            assert (await janitor.run_once()).surplus == 0
+            assert len(await Manager(client).list_jobs(queue_name="hog")) == 20
 
 
 class TestCrashes:
