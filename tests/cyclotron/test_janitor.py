@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ import pytest
 
 from headrace import Client, JobState, Pull, Settings
 from headrace.backends.memory import MemoryBackend
+from headrace.backends.sqlite import SqliteBackend
 from headrace.core.clock import SystemClock
 from headrace.cyclotron import Aggregate, Janitor, JobInit, Manager, Worker
 from headrace.cyclotron.deletion import QUEUE
@@ -288,18 +290,20 @@ class TestDeadLetters:
 
 
 class TestCrashes:
+    @pytest.mark.parametrize("kind", ["memory", "sqlite"])
     @pytest.mark.parametrize("after", [False, True])
-    async def test_at_any_call_neither_lose_nor_double_a_count(self, after: bool) -> None:
+    async def test_at_any_call_neither_lose_nor_double_a_count(self, tmp_path: Path, kind: str, after: bool) -> None:
         """The janitor dies at its n-th call, and another one does the rest."""
-        settings = Settings.load({"patience": 0, "worker": {"lease": "1s", "grace": 0}}, env={}, toml={})
+        settings = Settings.load({"patience": "20s", "worker": {"lease": "1s", "grace": 0}}, env={}, toml={})
         survived, dies_at = False, 0
         while not survived:
             dies_at += 1
-            store, ahead = MemoryBackend(), [0]
+            ahead = [0]
+            store: Backend = MemoryBackend() if kind == "memory" else SqliteBackend(tmp_path / f"{dies_at}.db")
             async with Client(Ahead(store, ahead), settings) as client:
                 await ended(client, 25)
                 ahead[0] = 2 * HOUR
-                dying = Dying(store, ahead)
+                dying = Dying(store.sibling(), ahead)
                 dying.dies_at, dying.after = dies_at, after
                 janitor = janitor_of(Client(dying, settings), batch=10)
                 survived = await _until_dead(janitor, dying)
