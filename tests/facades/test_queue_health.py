@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from headrace import Client
@@ -18,7 +20,9 @@ async def test_a_queue_is_well_while_somebody_takes_its_jobs(client: Client) -> 
     assert (alone.ok, alone.workers, alone.due) == (False, 0, 1)
     assert alone.problems[0].startswith("queue hog has due jobs and no worker; the oldest has waited ")
     async with Worker(client, "hog") as worker:
-        served = await client.queue_health("hog", max_age="1h")
+        async with asyncio.timeout(240):
+            while not (served := await client.queue_health("hog", max_age="1h")).workers:
+                await asyncio.sleep(0.05)  # a worker is listed from its first beat on
         assert (served.ok, served.problems, served.workers) == (True, [], 1)
         late = await client.queue_health("hog", max_age=0)
         assert late.problems[0].startswith("the oldest due job of queue hog has waited ")
