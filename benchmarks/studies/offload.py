@@ -30,7 +30,7 @@ from benchmarks.fleet import Servers
 from benchmarks.machine import facts
 from benchmarks.results import HOME, aligned, shown
 from benchmarks.server import STORES as DATABASES
-from benchmarks.studies.stores import WITH_STREAMS, Fresh, fresh, keep
+from benchmarks.studies.stores import EVERY, Fresh, fresh, keep
 from benchmarks.systems.legacy import LegacyPostgres
 from benchmarks.systems.load import Load
 from benchmarks.systems.log import Log
@@ -103,21 +103,24 @@ class Jobs:
     """One load on one store, through an app and its worker."""
 
     def __init__(self, url: str, objects: SeaweedFS, way: str, load: str, count: int, *, retried: bool = True) -> None:
-        self._load, self._count, self._way, self._retried = Load(load), count, way, retried
+        self._count, self._way, made = count, way, Load(load)
         self._clock = ManualClock(SystemClock().now()) if way == "delayed" else SystemClock()
         rules: dict[str, Any] = {"delayed": {}, "objects": _HEAVY, "everything": _ALL}.get(way, {})
-        place = {"objects": {"url": objects.url(f"study/{way}/{load}/{time.monotonic_ns()}")} | rules}
-        settings = Settings.load(
-            {"url": url, "worker": {"concurrency": 100}, **({} if way == "inline" else place)}, env={}, toml={}
-        )
+        given: dict[str, Any] = {"url": url, "worker": {"concurrency": 100}}
+        if way != "inline":
+            given["objects"] = {"url": objects.url(f"study/{way}/{load}/{time.monotonic_ns()}")} | rules
+        settings = Settings.load(given, env={}, toml={})
         self.app = App(Client(open_backend(url), settings, clock=self._clock))
+        self._jobs = [self._job(made, number) for number in range(count)]
+        """All are made before anything is measured: to make one takes longer than to enqueue it."""
+        retries = {number: made.retried(number) for number in range(count if retried else 0)}
+        self._retries = {number: vm_state for number, vm_state in retries.items() if vm_state is not None}
         self._again: set[int] = set()
         self.app.task(name="load", queue="bench", retry=immediate(3))(self._run)
 
     async def insert(self) -> None:
         for first in range(0, self._count, _CHUNK):
-            numbers = range(first, min(first + _CHUNK, self._count))
-            await self.app.enqueue_many([self._job(number) for number in numbers])
+            await self.app.enqueue_many(self._jobs[first : first + _CHUNK])
 
     async def work(self) -> None:
         if isinstance(self._clock, ManualClock):
@@ -143,17 +146,17 @@ class Jobs:
         while (await backend.sweep(clause, self._clock.stamp())).more:
             pass
 
-    def _job(self, number: int) -> NewJob:
+    def _job(self, made: Load, number: int) -> NewJob:
         return NewJob(
             task="load",
             queue="bench",
-            args=self._load.parameters(number),
-            sections=Sections(**self._load.sections(number)),
+            args=made.parameters(number),
+            sections=Sections(**made.sections(number)),
             delay="1h" if self._way == "delayed" else None,  # type: ignore[arg-type]
         )
 
     async def _run(self, job: Job[None], n: int, pad: str) -> Any:
-        vm_state = None if n in self._again or not self._retried else self._load.retried(n)
+        vm_state = None if n in self._again else self._retries.get(n)
         if vm_state is None:
             return None
         self._again.add(n)
@@ -251,7 +254,7 @@ def measure(stores: Sequence[str], place: Path | None, count: int, loads: Sequen
                             lines.append(asyncio.run(journal(made, objects, way, load, count, legacy.log)))
                 with fresh(store, servers, place) as made:
                     lines.append(asyncio.run(requests(made.url, objects, count)))
-                for way in ("inline", "objects"):
+                for way in WAYS:
                     with fresh(store, servers, place) as made:
                         lines.append(asyncio.run(pace(made.url, objects, way, count)))
     finally:
@@ -294,14 +297,14 @@ def table(found: dict[str, list[Any]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.studies.offload", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few jobs, to see that it works")
-    parser.add_argument("--store", choices=WITH_STREAMS, action="append", help="may be repeated; default: all")
+    parser.add_argument("--store", choices=EVERY, action="append", help="may be repeated; default: all")
     parser.add_argument("--jobs", type=int, default=5_000)
     parser.add_argument("--place", type=Path, help="where the servers' files are")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args(arguments)
     logging.getLogger("headrace").setLevel(logging.ERROR)
     loads = ("json",) if given.quick else ("random", "json")
-    found = measure(given.store or WITH_STREAMS, given.place, 200 if given.quick else given.jobs, loads)
+    found = measure(given.store or EVERY, given.place, 200 if given.quick else given.jobs, loads)
     machine = facts(given.place or Path(tempfile.gettempdir()))
     for store, lines in found.items():
         keep(given.output, store, machine, [asdict(line) for line in lines])

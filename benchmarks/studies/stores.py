@@ -18,6 +18,7 @@ from headrace import Streams
 STORES = ("postgres", "sqlite", "valkey")
 WITH_STREAMS = (*STORES, "streams")
 """For studies of what a store keeps: streams are PostgreSQL and Valkey."""
+EVERY = ("memory", *WITH_STREAMS)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Fresh:
 def fresh(store: str, servers: Servers, place: Path | None = None, kind: Kind = "plain") -> Iterator[Fresh]:
     """A new store of this kind, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="headrace-study-", dir=place) as folder:
-        if store == "sqlite":
+        if store == "memory":
+            yield Fresh("memory://", None, "")
+        elif store == "sqlite":
             yield Fresh(f"sqlite:///{folder}/jobs.db", None, "")
         elif store == "streams":
             with fresh("postgres", servers, place, kind) as truth, fresh("valkey", servers, place, kind) as windows:

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from headrace.backends.postgres import PostgresBackend, bulk
 from headrace.backends.postgres.composites import NOTICE, NOTICES, TYPES, Columns, job_row, job_rows
 from headrace.backends.postgres.schema import migrations
+from headrace.seam.instants import to_datetime
 from headrace.seam.policy import STORE, Policy
-from headrace.seam.records import Claim, InsertStatus
+from headrace.seam.records import Claim, InsertStatus, Settlement
 from headrace.testing.conformance.base import job_id, row
 from headrace.testing.conformance.references import ref
-from headrace.types import SECTIONS
+from headrace.types import SECTIONS, JobState
 from tests.postgres import server
 
 _FUNCTION = re.compile(
@@ -204,6 +205,20 @@ async def test_a_queue_without_a_mark_is_looked_at_from_its_beginning(url: str) 
             " 1000, true, '{}', '{}', '{}', '{}', 0) ORDER BY id"
         ).fetchall()
     assert found == [(UUID(bytes=job_id(1)), None), (None, 0)]
+    await backend.close()
+
+
+async def test_the_view_of_jobs_has_the_instant_of_the_last_change(url: str) -> None:
+    backend = PostgresBackend(url)
+    await backend.open()
+    await backend.insert([row(n) for n in range(3)])
+    leases = (await backend.claim(Claim("h", ("q",), 2, 60_000_000))).jobs
+    await backend.finish([Settlement(leases[0].id, leases[0].epoch, "h", JobState.COMPLETED)])
+    records = await backend.fetch([job_id(n) for n in range(3)])
+    with psycopg.connect(url) as connection:
+        found = dict(connection.execute("SELECT id, updated_at FROM headrace.jobs_v1").fetchall())
+    assert found == {UUID(bytes=one.id): to_datetime(one.last_transition) for one in records if one is not None}
+    assert len(set(found.values())) == 3
     await backend.close()
 
 

@@ -1,8 +1,13 @@
 """The study of sections in an object store, on a few jobs."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from benchmarks.studies.offload import Requests, measure, table
+import pytest
+from benchmarks.studies.offload import WAYS, Jobs, Pace, Requests, measure, table
+from benchmarks.systems.load import Load
 
 
 def test_what_leaves_the_store_is_asked_for_in_batches(tmp_path: Path) -> None:
@@ -11,3 +16,34 @@ def test_what_leaves_the_store_is_asked_for_in_batches(tmp_path: Path) -> None:
     [asked] = [line for line in found["sqlite"] if isinstance(line, Requests)]
     assert asked.enqueue + asked.work <= 20
     assert "worked off/s" in table(found)
+
+
+@pytest.mark.parametrize("store", ["memory", "streams"])
+def test_the_pace_of_every_way_is_measured_on_every_store(store: str) -> None:
+    found = measure([store], None, 100, [])
+    assert [line.way for line in found[store] if isinstance(line, Pace)] == [*WAYS]
+
+
+def test_payloads_are_made_before_the_clock_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured is Headrace, not the generator."""
+    made: list[str] = []
+    monkeypatch.setattr(Load, "sections", _noted(Load.sections, made))
+    monkeypatch.setattr(Load, "retried", _noted(Load.retried, made))
+    jobs = Jobs("memory://", None, "inline", "json", 50)  # type: ignore[arg-type]
+
+    async def run() -> None:
+        async with jobs.app:
+            count = len(made)
+            await jobs.insert()
+            await jobs.work()
+            assert len(made) == count > 50
+
+    asyncio.run(run())
+
+
+def _noted(method: Callable[..., Any], made: list[str]) -> Callable[..., Any]:
+    def noted(self: Load, number: int) -> Any:
+        made.append(method.__name__)
+        return method(self, number)
+
+    return noted

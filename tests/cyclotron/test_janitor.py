@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +13,7 @@ import pytest
 
 from headrace import Client, JobState, Pull, Settings
 from headrace.backends.memory import MemoryBackend
+from headrace.backends.sqlite import SqliteBackend
 from headrace.core.clock import SystemClock
 from headrace.cyclotron import Aggregate, Janitor, JobInit, Manager, Worker
 from headrace.cyclotron.deletion import QUEUE
@@ -42,8 +45,8 @@ def ahead() -> list[int]:
     return [0]
 
 
-def client_of(store: Backend, ahead: list[int]) -> Client:
-    given = {"worker": {"name": "random", "poll": "200ms"}, "patience": "20s"}
+def client_of(store: Backend, ahead: list[int], **failed: Any) -> Client:
+    given = {"worker": {"name": "random", "poll": "200ms"}, "patience": "20s", "retention": {"failed": failed}}
     return Client(Ahead(store.sibling(), ahead), Settings.load(given, env={}, toml={}), clock=SystemClock())
 
 
@@ -245,19 +248,62 @@ class Dying(Ahead):
         return await super()._call(name, args, at, carry)
 
 
+class TestDeadLetters:
+    """They keep to the bounds of ``retention.failed``, whatever their age."""
+
+    @pytest.mark.parametrize("bound", [{"count": 20}, {"bytes": 100_000}])
+    async def test_stay_within_count_and_bytes_and_what_goes_is_counted(
+        self, store: Backend, ahead: list[int], bound: dict[str, int]
+    ) -> None:
+        async with client_of(store, ahead, **bound) as client, janitor_of(client) as janitor:
+            blob = random.Random(1).randbytes(10_000)
+            ids = await ended(client, 50, "failed", blob=blob if "bytes" in bound else None)
+            report = await janitor.run_once()
+            left = await Manager(client).list_jobs(state="failed", limit=100)
+            assert 5 <= len(left) <= 20
+            assert {job.id for job in left} <= set(ids)
+            assert (report.surplus, report.deleted) == (50 - len(left), 0)
+            assert totals(await janitor.aggregates()) == {(7, None, "failed"): 50 - len(left)}
+            assert (await janitor.run_once()).surplus == 0
+            ahead[0] = 25 * HOUR
+            assert (await janitor.run_once()).deleted == len(left)
+            assert totals(await janitor.aggregates()) == {(7, None, "failed"): 50}
+
+    async def test_poison_pills_too(self, store: Backend, ahead: list[int]) -> None:
+        async with client_of(store, ahead, count=3) as client, janitor_of(client, max_touches=0) as janitor:
+            await Manager(client).bulk_create_jobs([JobInit(team_id=1, queue_name="hog") for _ in range(10)])
+            backend = await client.backend()
+            assert len((await backend.claim(Claim("dead", ("hog",), 10, 1_000_000))).jobs) == 10
+            ahead[0] += 10_000_000
+            report = await janitor.run_once()
+            assert (report.poisoned, report.surplus) == (10, 7)
+            assert len(await Manager(client).list_jobs(state="failed")) == 3
+
+    async def test_completed_jobs_stay_for_their_time_however_many(self, store: Backend, ahead: list[int]) -> None:
+        given = {"worker": {"name": "random"}, "patience": "20s", "retention": {"completed": {"count": 5}}}
+        client = Client(Ahead(store.sibling(), ahead), Settings.load(given, env={}, toml={}))
+        async with client, janitor_of(client) as janitor:
+            await ended(client, 20)
+            ahead[0] = HOUR // 2
+            assert (await janitor.run_once()).surplus == 0
+            assert len(await Manager(client).list_jobs(queue_name="hog")) == 20
+
+
 class TestCrashes:
+    @pytest.mark.parametrize("kind", ["memory", "sqlite"])
     @pytest.mark.parametrize("after", [False, True])
-    async def test_at_any_call_neither_lose_nor_double_a_count(self, after: bool) -> None:
+    async def test_at_any_call_neither_lose_nor_double_a_count(self, tmp_path: Path, kind: str, after: bool) -> None:
         """The janitor dies at its n-th call, and another one does the rest."""
-        settings = Settings.load({"patience": 0, "worker": {"lease": "1s", "grace": 0}}, env={}, toml={})
+        settings = Settings.load({"patience": "20s", "worker": {"lease": "1s", "grace": 0}}, env={}, toml={})
         survived, dies_at = False, 0
         while not survived:
             dies_at += 1
-            store, ahead = MemoryBackend(), [0]
+            ahead = [0]
+            store: Backend = MemoryBackend() if kind == "memory" else SqliteBackend(tmp_path / f"{dies_at}.db")
             async with Client(Ahead(store, ahead), settings) as client:
                 await ended(client, 25)
                 ahead[0] = 2 * HOUR
-                dying = Dying(store, ahead)
+                dying = Dying(store.sibling(), ahead)
                 dying.dies_at, dying.after = dies_at, after
                 janitor = janitor_of(Client(dying, settings), batch=10)
                 survived = await _until_dead(janitor, dying)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -112,18 +113,24 @@ class Noted(Plain):
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
         self.sizes: list[int] = []
+        self.firsts: list[int] = []
         self.under_way = self.most = 0
         self.fails: set[bytes] = set()
+        self.unanswered = False
 
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         self.sizes.append(len(rows))
+        self.firsts.append(UUID(bytes=rows[0].id).int)
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
             await asyncio.sleep(0)
-            if any(row.id in self.fails for row in rows):
+            if self.away or any(row.id in self.fails for row in rows):
                 raise Unavailable("not now")
-            return await self.inner.insert(rows, at)
+            answers = await self.inner.insert(rows, at)
+            if self.unanswered:
+                raise Unavailable("the answer is lost")
+            return answers
         finally:
             self.under_way -= 1
 
@@ -155,14 +162,27 @@ class TestChunks:
             assert len(await manager.bulk_create_jobs(jobs)) == 100
             assert len(await manager.list_jobs(limit=1_000)) == 100
 
-    async def test_a_thousand_thousands_come_in_order(self, client: Client) -> None:
-        manager = Manager(client, chunk_size=700, parallel=True)
-        await manager.bulk_create_jobs(plain(5_000))
+    async def test_one_that_fails_stops_no_other_and_they_stay_in_order(self) -> None:
+        store = Noted(MemoryBackend())
+        store.fails = {UUID(int=35).bytes}
+        async with on(store) as client:
+            manager, jobs = Manager(client, chunk_size=10), plain(100)
+            with pytest.raises(Unavailable):
+                await manager.bulk_create_jobs(jobs)
+            assert store.firsts == list(range(1, 100, 10))
+            assert len(await manager.list_jobs(limit=1_000)) == 90
+
+    async def test_five_thousand_jobs_of_parallel_chunks_come_in_order(self, client: Client) -> None:
+        """The order is that of priority and time, whichever chunk was stored first."""
+        manager, due = Manager(client, chunk_size=700, parallel=True), datetime.now(UTC) - timedelta(days=1)
+        await manager.bulk_create_jobs(
+            [init(number, scheduled=due - timedelta(seconds=number)) for number in range(5_000)]
+        )
         async with Worker(client, "hog", batch=1_000) as worker:
             found: list[int] = []
             while jobs := await worker.dequeue_jobs():
                 found += [job.id.int for job in jobs]
-        assert sorted(found) == list(range(1, 5_001))
+        assert found == list(range(5_000, 0, -1))
 
 
 class TestDepth:
@@ -275,9 +295,168 @@ class TestShards:
             await manager.bulk_create_jobs(plain(10))
             first.away = True
             with pytest.raises(Unavailable):
-                await manager.bulk_create_jobs([init(number) for number in range(10, 20)])
+                await manager.bulk_create_jobs([JobInit(team_id=7, queue_name="hog") for _ in range(10)])
             await manager.bulk_create_jobs([init(number) for number in range(20, 30)])
             assert len(await other.list_jobs(Selector())) >= 15
+
+    async def test_what_is_on_one_that_is_away_is_not_said_to_be_nowhere(self) -> None:
+        first, second = Plain(MemoryBackend()), MemoryBackend()
+        async with on(first) as one, on(second) as other:
+            manager = Manager([one, other], chunk_size=5)
+            await manager.bulk_create_jobs(plain(10))
+            there = {record.id for record in await other.list_jobs(Selector())}
+            first.away = True
+            for number in range(10):
+                job_id = UUID(int=number + 1)
+                if job_id in there:
+                    assert (await manager.get_job(job_id)).id == job_id
+                    continue
+                for look in (manager.get_job, manager.pause_job, manager.resume_job, manager.replay_job):
+                    with pytest.raises(Unavailable, match="shard 0 is away"):
+                        await look(job_id)
+            with pytest.raises(Unavailable, match="shard 0 is away"):
+                await manager.list_jobs()
+            with pytest.raises(Unavailable, match="shard 0 is away"):
+                await manager.get_job(UUID(int=99))
+            assert await manager.depths() == {0: None, 1: 5}
+
+
+class TestTheSameAgain:
+    """A call that is repeated stores nothing twice, on however many shards, whatever the first one came to."""
+
+    @pytest.fixture
+    def stores(self) -> list[Noted]:
+        return [Noted(MemoryBackend()) for _ in range(3)]
+
+    async def stored(self, stores: list[Noted]) -> list[int]:
+        """The number of every job on every shard."""
+        found: list[int] = []
+        for store in stores:
+            after = None
+            while True:
+                page = await store.inner.scan(Selector(), after)
+                found += [UUID(bytes=record.id).int for record in page.records]
+                if (after := page.after) is None:
+                    break
+        return sorted(found)
+
+    @pytest.mark.parametrize("objects", ["the same", "others with the same ids"])
+    async def test_after_a_chunk_that_failed(
+        self, stores: list[Noted], monkeypatch: pytest.MonkeyPatch, objects: str
+    ) -> None:
+        monkeypatch.setattr("headrace.cyclotron.shard._REST", 0.0)
+        stores[1].fails = stores[2].fails = stores[0].fails = {UUID(int=25).bytes}
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(on(store)) for store in stores]
+            manager, jobs = Manager(clients, chunk_size=10), plain(50)
+            with pytest.raises(Unavailable):
+                await manager.bulk_create_jobs(jobs)
+            assert await self.stored(stores) == [*range(1, 21), *range(31, 51)]
+            for store in stores:
+                store.fails = set()
+            for _ in range(3):
+                again = jobs if objects == "the same" else plain(50)
+                assert [job_id.int for job_id in await manager.bulk_create_jobs(again)] == list(range(1, 51))
+                assert await self.stored(stores) == list(range(1, 51))
+            assert [job_id.int for job_id in await manager.bulk_create_jobs(plain(50)[7:33])] == list(range(8, 34))
+            assert await self.stored(stores) == list(range(1, 51))
+
+    @pytest.mark.parametrize("when_full", ["raise", "reroute"])
+    async def test_when_some_did_not_fit(self, stores: list[Noted], when_full: Any) -> None:
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(on(store)) for store in stores]
+            manager = Manager(clients, chunk_size=10, depth_limit=15, check_interval="1h", when_full=when_full)
+            jobs, first = plain(60), None
+            for again in (jobs, plain(60), jobs):
+                with pytest.raises(QueueFull) as full:
+                    await manager.bulk_create_jobs(again)
+                assert sorted(one.int for one in full.value.admitted) == await self.stored(stores)
+                assert len(full.value.admitted) == 45
+                assert first in (None, full.value.admitted)
+                first = full.value.admitted
+            jobs = [job for job in jobs if job.id in set(full.value.refused)]
+            wide = Manager(clients, chunk_size=7)
+            await wide.bulk_create_jobs(jobs)
+            await wide.bulk_create_jobs(plain(60))
+            assert await self.stored(stores) == list(range(1, 61))
+
+    async def test_on_one_shard_that_is_full_by_now(self, client: Client) -> None:
+        manager = Manager(client, depth_limit=10, check_interval="1h")
+        await manager.bulk_create_jobs(plain(10))
+        assert len(await manager.bulk_create_jobs(plain(10))) == 10
+        with pytest.raises(QueueFull) as full:
+            await manager.bulk_create_jobs(plain(12))
+        assert (len(full.value.admitted), [one.int for one in full.value.refused]) == (10, [11, 12])
+
+    async def test_while_the_shard_is_away_to_which_they_were_sent(
+        self, stores: list[Noted], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody knows whether they are stored there, so they go to no other one."""
+        monkeypatch.setattr("headrace.cyclotron.shard._REST", 0.0)
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(on(store)) for store in stores]
+            manager, jobs = Manager(clients), plain(5)
+            await manager.open()
+            for store in stores:
+                store.unanswered = True
+            with pytest.raises(Unavailable):
+                await manager.bulk_create_jobs(jobs)
+            [at] = [store for store in stores if await self.stored([store])]
+            for store in stores:
+                store.unanswered, store.away = False, store is at
+            with pytest.raises(Unavailable):
+                await manager.bulk_create_jobs(jobs)
+            assert await self.stored(stores) == list(range(1, 6))
+            at.away = False
+            await manager.bulk_create_jobs(jobs)
+            assert await self.stored(stores) == list(range(1, 6))
+
+    async def test_after_the_shard_was_away_on_which_they_belong(
+        self, stores: list[Noted], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("headrace.cyclotron.shard._REST", 0.0)
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(on(store)) for store in stores]
+            for gone in range(3):
+                stores[gone].away = True
+                jobs = [init(100 * gone + number) for number in range(40)]
+                await Manager(clients, chunk_size=5).bulk_create_jobs(jobs)
+                stores[gone].away = False
+                await Manager(clients, chunk_size=5).bulk_create_jobs([init(job.id.int - 1) for job in jobs if job.id])
+            assert await self.stored(stores) == [100 * gone + n for gone in range(3) for n in range(1, 41)]
+
+    async def test_another_manager_may_have_fewer_shards(self) -> None:
+        async with Manager(["memory://"] * 3) as manager, Manager("memory://") as other:
+            jobs = [init(number, shard=2) for number in range(4)]
+            await manager.bulk_create_jobs(jobs)
+            assert await manager.depths() == {0: 0, 1: 0, 2: 4}
+            await other.bulk_create_jobs(jobs)
+            assert await other.depths() == {0: 4}
+            with pytest.raises(InvalidJob, match="shard"):
+                await manager.create_job(init(9, shard="2"))
+
+    async def test_twice_in_one_call(self, stores: list[Noted]) -> None:
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(on(store)) for store in stores]
+            ids = await Manager(clients, chunk_size=1).bulk_create_jobs([*plain(6), *plain(6)])
+            assert [one.int for one in ids] == [*range(1, 7), *range(1, 7)]
+            assert await self.stored(stores) == list(range(1, 7))
+
+
+class TestOptions:
+    async def test_vm_state_is_compressed_although_payloads_have_other_settings(self) -> None:
+        body = b"a" * 10_000
+        for compress in (False, True):
+            async with Manager(
+                "memory://", compress_vm_state=compress, payloads={"max_size": 20_000, "compress": {"blob": False}}
+            ) as manager:
+                job_id = await manager.create_job(JobInit(team_id=1, queue_name="q", vm_state=body, blob=body))
+                record = await manager._shards[0].client.fetch(job_id, frozenset({"vm_state", "blob"}))
+                assert record is not None
+                assert (len(record.cells["vm_state"]) < 1_000) is compress
+                assert len(record.cells["blob"]) > 9_000
+                with pytest.raises(PayloadTooLarge):
+                    await manager.create_job(init(1, blob=bytes(20_001)))
 
 
 async def test_vm_state_is_compressed_if_asked_for() -> None:

@@ -9,13 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from headrace import Client, JobState
+from headrace import Client, JobState, Settings
 from headrace.cyclotron import Job, JobInit, Manager, Worker
 from headrace.errors import InvalidJob, LeaseLost
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Reap, Reschedule, Selector
 from tests.cyclotron.conftest import MakeClient
+from tests.worker.conftest import FAST
 from tests.worker.stores import Plain
+from tests.worker.test_flood import Counted
 
 
 async def create(client: Client, count: int = 1, **fields: Any) -> list[UUID]:
@@ -250,3 +252,51 @@ class TestHealth:
             await worker.dequeue_jobs()
             assert worker.is_healthy()
         assert not worker.is_healthy()
+
+
+async def test_a_flood_of_failures_keeps_to_the_bound_of_dead_letters(store: Backend) -> None:
+    """Between two rounds of the janitor, too: whoever releases them makes room first."""
+    seen: list[tuple[int, int]] = []
+    given = {"worker": FAST | {"name": "random"}, "retention": {"failed": {"count": 300}}}
+    async with Client(Counted(store.sibling(), seen), Settings.load(given, env={}, toml={})) as client:
+        await create(client, 1_500)
+        async with Worker(client, "hog", batch=200) as worker:
+            while jobs := await worker.dequeue_jobs():
+                for job in jobs:
+                    job.set_state("failed")
+                await asyncio.gather(*(job.release() for job in jobs))
+    assert max(count for count, _ in seen) <= 330
+    assert seen[-1][0] >= 240
+
+
+async def test_names_that_cyclotron_has_for_it(client: Client) -> None:
+    [job_id, other] = await create(client, 2)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    async with Worker(client, "hog") as worker:
+        await worker.dequeue_with_vm_state()
+        worker.set_scheduled_at(job_id, later)
+        worker.update_job(job_id, "available", {"queue_name": "next", "vm_state": None, "priority": 3})
+        await worker.flush_job(job_id)
+        stored = await Manager(client).get_job(job_id)
+        assert (stored.queue_name, stored.vm_state, stored.parameters, stored.priority) == ("next", None, b"p", 3)
+        assert abs(stored.scheduled - later) < timedelta(milliseconds=1)
+        with pytest.raises(InvalidJob, match=r"update_job: expected some of .*, got 'vmState'"):
+            worker.update_job(other, "completed", {"vmState": b"x"})
+        worker.set_state(other, "completed")
+        worker.release_job(other)
+        await worker.force_flush()
+        assert (await Manager(client).get_job(other)).state == "completed"
+        with pytest.raises(LeaseLost):
+            worker.update_job(UUID(int=1), "completed")
+
+
+async def test_a_flush_of_all_tells_of_locks_that_were_lost(client: Client) -> None:
+    await create(client)
+    async with Worker(client, "hog") as worker:
+        [job] = await worker.dequeue_jobs()
+        await reap(client)
+        job.set_state("completed")
+        worker.release_job(job.id)
+        with pytest.raises(LeaseLost):
+            await worker.force_flush()
+        await worker.force_flush()

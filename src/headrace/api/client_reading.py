@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from headrace.api.client_connection import ClientConnection
 from headrace.api.info import DETAILS, JobInfo, job_info
 from headrace.api.job_errors import raise_unless_completed
+from headrace.api.queue_health import QueueHealth, queue_health
 from headrace.core import validation
 from headrace.core.durations import micros
+from headrace.core.names import check_queue
+from headrace.core.numbers import check_whole
 from headrace.core.validation import AnyId
 from headrace.errors import Unavailable
 from headrace.seam import records as r
@@ -50,6 +53,14 @@ class ClientReading(ClientConnection):
     async def store_now(self) -> int:
         """The store's clock, by which leases end and jobs are due."""
         return await (await self.backend()).now(self.clock.stamp())
+
+    async def queue_health(self, queue: str, *, workers: int = 1, max_age: Duration | None = None) -> QueueHealth:
+        """Whether so many workers, or pulls, of the queue are alive, its due jobs have one, and none of them has waited
+        for longer than ``max_age``. A worker counts as alive until it has been silent for one lease."""
+        name = check_queue(queue)
+        longest = None if max_age is None else micros(max_age, "max_age")
+        stats = await self.stats([name])
+        return queue_health(name, stats, workers=check_whole(workers, "workers", 0), max_age=longest)
 
     async def list_jobs(self, sel: r.Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first, without arguments and results."""

@@ -57,14 +57,15 @@ def connect(url: str | Settings | Streams | Connected | None = None, **overrides
     return Client(open_backend(settings.url), settings)
 
 
-def open_backend(url: str) -> Backend:
-    """The backend of a store URL, not opened yet."""
+def open_backend(url: str, *, copy: bool = True) -> Backend:
+    """The backend of a store URL, not opened yet. ``copy``: what counts for a PostgreSQL whose URL does not say
+    ``copy=``."""
     if not isinstance(url, str):
         raise ConfigError(f"store URL: expected text like sqlite:///jobs.db, got {shown(url)}")
     if BAR in url:
-        return _router(url)
+        return _router(url, copy)
     if ARROW in url:
-        return _moving(url)
+        return _moving(url, copy)
     try:
         url.encode()
         parts = urlsplit(url)
@@ -85,13 +86,13 @@ def open_backend(url: str) -> Backend:
         case "sqlite":
             backend = _sqlite(parts.netloc, parts.path, options, url)
         case "postgresql" | "postgres":
-            backend = _postgres(options, url)
+            backend = _postgres(options, url, copy=copy)
         case scheme if _REDIS.fullmatch(scheme) and "://" in url:
             backend = _redis(options, url)
         case "streams":
             if parts.netloc or parts.path:
                 raise ConfigError(f"store URL: expected streams://?pg=…&valkey=…, got {shown(without_secrets(url))}")
-            backend = _streams(options, url)
+            backend = _streams(options, url, copy)
         case _:
             raise ConfigError(
                 "store URL: expected memory://, sqlite:///path, postgresql://…, redis://… or streams://?pg=…&valkey=…, "
@@ -100,7 +101,7 @@ def open_backend(url: str) -> Backend:
     return backend
 
 
-def _router(url: str) -> Backend:
+def _router(url: str, copy: bool) -> Backend:
     """Shards, each with a name, and then the routes, with bars between them."""
     from headrace.routing.sharded import Router
 
@@ -113,11 +114,11 @@ def _router(url: str) -> Backend:
                 "store URL: expected NAME = URL | NAME = URL | ROUTES, each name once, "
                 f"got {shown(without_secrets(part))}"
             )
-        shards[name] = open_backend(address)
+        shards[name] = open_backend(address, copy=copy)
     return Router(shards, routes)
 
 
-def _moving(url: str) -> Backend:
+def _moving(url: str, copy: bool) -> Backend:
     """Two URLs with an arrow between them: a store that may move from the first to the second."""
     from headrace.routing.moving import Moving
 
@@ -128,7 +129,7 @@ def _moving(url: str) -> Backend:
         )
     if parts[0] == parts[1]:
         raise ConfigError("store URL: expected two different stores around the arrow, got one twice")
-    return Moving(*map(open_backend, parts))
+    return Moving(*(open_backend(part, copy=copy) for part in parts))
 
 
 def migrator(url: str) -> Migrator | None:
@@ -166,7 +167,7 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
             raise ConfigError(f"durability: expected 'full' or 'normal', got {durability!r}")
 
 
-def _postgres(options: dict[str, str], url: str, *, behind_windows: bool = False) -> PostgresBackend:
+def _postgres(options: dict[str, str], url: str, *, copy: bool = True, behind_windows: bool = False) -> PostgresBackend:
     try:
         from headrace.backends.postgres import PostgresBackend
     except ImportError as error:
@@ -188,7 +189,7 @@ def _postgres(options: dict[str, str], url: str, *, behind_windows: bool = False
     pooled = _switch(options, "pooled", False)
     listen = _switch(options, "listen", not pooled)
     migrate = _switch(options, "migrate", True)
-    copy = _switch(options, "copy", True)
+    copy = _switch(options, "copy", copy)
     base, _, _ = url.partition("?")
     rest = urlencode(options, quote_via=quote)
     conninfo = f"{base}?{rest}" if rest else base
@@ -232,7 +233,7 @@ def _redis(options: dict[str, str], url: str) -> Backend:
     return ClusterBackend(endpoint, prefix=prefix, listen=listen, shards=None if shards is None else int(shards))
 
 
-def _streams(options: dict[str, str], url: str) -> Backend:
+def _streams(options: dict[str, str], url: str, copy: bool) -> Backend:
     try:
         from headrace.backends.redis import Mode, parse, unknown
     except ImportError as error:
@@ -243,7 +244,7 @@ def _streams(options: dict[str, str], url: str) -> Backend:
         raise ConfigError(f"pg: expected a URL like postgresql://db/jobs, got {shown(without_secrets(pg))}")
     if not _REDIS.fullmatch(urlsplit(valkey).scheme):
         raise ConfigError(f"valkey: expected a URL like redis://host:6379, got {shown(without_secrets(valkey))}")
-    truth = _postgres(_options_of(pg), pg, behind_windows=True)
+    truth = _postgres(_options_of(pg), pg, copy=copy, behind_windows=True)
     from headrace.backends.streams import StreamsBackend, StreamsOptions
     from headrace.backends.streams.truth import Truth
 

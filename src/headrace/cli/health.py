@@ -13,17 +13,18 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headrace.api.queue_health import waiting_problems
 from headrace.cli import options
 from headrace.cli.commands import Command
 from headrace.cli.loading import Store, shown_url
 from headrace.cli.options import answer_options
 from headrace.cli.output import counted, print_json, print_level
 from headrace.cli.problems import FAILED, OK, UNAVAILABLE, USAGE, Problem, explain
-from headrace.cli.queue_data import listening, queue_data
-from headrace.cli.times import length, seconds
+from headrace.cli.queue_data import queue_data
+from headrace.cli.times import seconds
 from headrace.core.names import worker_name
 from headrace.errors import ConfigError, HeadraceError, Unavailable
-from headrace.seam.records import QueueStats, Stats, WorkerStats
+from headrace.seam.records import Stats, WorkerStats
 from headrace.text import without_secrets
 
 R = TypeVar("R")
@@ -173,7 +174,7 @@ def judge(url: str, stats: Stats, criteria: Criteria, now: int) -> Report:
         wanted = f"{counted(criteria.workers, 'worker')}{criteria.whose}"
         problems.append(f"expected at least {wanted} alive, found {len(alive)}{silent}")
     for queue in queues:
-        problems += _queue_problems(queue, alive, criteria)
+        problems += waiting_problems(queue, alive, criteria.max_age)
     return Report(
         not problems,
         url,
@@ -182,19 +183,6 @@ def judge(url: str, stats: Stats, criteria: Criteria, now: int) -> Report:
         [_worker(worker, now, alive=worker in alive) for worker in workers],
         [queue_data(queue, alive) for queue in queues],
     )
-
-
-def _queue_problems(queue: QueueStats, alive: list[WorkerStats], criteria: Criteria) -> list[str]:
-    age = queue.oldest_due_age
-    if age is None or queue.paused:
-        return []
-    if not listening(queue, alive):
-        return [f"queue {queue.queue} has due jobs and no worker; the oldest has waited {length(age)}"]
-    if criteria.max_age is not None and age > criteria.max_age:
-        return [
-            f"the oldest due job of queue {queue.queue} has waited {length(age)}, more than {length(criteria.max_age)}"
-        ]
-    return []
 
 
 def _worker(worker: WorkerStats, now: int, *, alive: bool) -> dict[str, Any]:

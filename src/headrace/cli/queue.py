@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import click
 
+from headrace.api.queue_health import listening
 from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.bulk import purge
@@ -14,7 +15,7 @@ from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options, yes_option
 from headrace.cli.output import clean, counted, note, print_answer, print_json, print_table
 from headrace.cli.policy_output import paused, policies_of
-from headrace.cli.queue_data import listening, queue_data
+from headrace.cli.queue_data import queue_data
 from headrace.cli.queue_limit import limit_command
 from headrace.cli.queue_windows import windows_command
 from headrace.cli.times import length, now

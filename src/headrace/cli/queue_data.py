@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.api.queue_health import listening
 from headrace.cli.policy_output import paused_until
 from headrace.cli.times import seconds
 from headrace.seam.records import QueueStats, WorkerStats
-
-
-def listening(queue: QueueStats, workers: Sequence[WorkerStats]) -> int:
-    """How many of the workers claim from the queue."""
-    return sum(queue.queue in worker.queues for worker in workers)
 
 
 def queue_data(queue: QueueStats, workers: Sequence[WorkerStats]) -> dict[str, Any]:

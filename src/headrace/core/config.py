@@ -297,12 +297,10 @@ class Settings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
         """Settings from all sources: ``overrides`` win over the environment, that over ``headrace.toml`` (or the
         ``[tool.headrace]`` table of ``pyproject.toml``) in the working directory, that over the defaults."""
         layers = [_from_files() if toml is None else dict(toml), from_env(os.environ if env is None else env, cls)]
-        merged: dict[str, Any] = {}
-        for layer in (*layers, dict(overrides or {})):
-            _merge(merged, layer)
-        _refuse_unknown(merged, cls)
+        given = merged(*layers, dict(overrides or {}))
+        _refuse_unknown(given, cls)
         try:
-            return msgspec.convert(merged, cls, strict=False)
+            return msgspec.convert(given, cls, strict=False)
         except msgspec.ValidationError as error:
             raise ConfigError(f"settings: {error}") from error
 
@@ -455,6 +453,14 @@ _SOURCE = re.compile(r"file:.+|(env|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
 _TOKENS = re.compile(r"file:.+|env:[A-Za-z_]\w*")
 _DEEPEST = 8
 """Deeper than any settings are nested."""
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of several sources as one table: the later ones win."""
+    found: dict[str, Any] = {}
+    for layer in layers:
+        _merge(found, layer)
+    return found
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any], depth: int = 0) -> None:

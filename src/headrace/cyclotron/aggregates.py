@@ -10,14 +10,15 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from headrace.cyclotron.fields import OURS, function_of, team_of
+from headrace.cyclotron.fields import NO_FUNCTION, OURS, function_of, team_of
+from headrace.seam.archive import HOUR, Removal
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import Record
 from headrace.types import Duration, JobState, NewJob, Sections
 
 AGGREGATES = f"{OURS}aggregates"
 """The queue of jobs whose parameters are aggregates, as JSON."""
-_TASK = "cyclotron.aggregates"
+_TASK = f"{NO_FUNCTION}.aggregates"
 
 
 class Aggregate(Struct, frozen=True):
@@ -45,6 +46,21 @@ def aggregates(records: Iterable[Record]) -> list[Aggregate]:
         if not record.queue.startswith(OURS)
     )
     return _sorted(Aggregate(*key, count) for key, count in counts.items())
+
+
+def aggregates_of(removals: Iterable[Removal]) -> list[Aggregate]:
+    """The store's counts of what sweeps have removed; jobs of the janitor itself are left out."""
+    return [
+        Aggregate(
+            to_datetime(one.hour * HOUR).astimezone(UTC),
+            team_of(one.tenant),
+            function_of(one.task),
+            JobState(one.state),
+            one.jobs,
+        )
+        for one in removals
+        if not one.task.startswith(f"{NO_FUNCTION}.")
+    ]
 
 
 def added(all_of_them: Iterable[Aggregate]) -> list[Aggregate]:

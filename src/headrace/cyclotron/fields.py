@@ -45,6 +45,9 @@ class JobInit(Struct, kw_only=True):
     blob: bytes | None = None
     source: str | None = None
     """Where it comes from, such as the name of another queue backend."""
+    shard: int | None = None
+    """The number of the shard that it was sent to; the manager keeps it here. Nobody may know whether it is stored
+    there, so it goes to no other one. A number that a manager does not have counts as none."""
 
 
 def new_job(init: JobInit) -> NewJob:
@@ -74,8 +77,9 @@ def check(init: JobInit, packer: Packer) -> None:
         packer.instant(job.run_at, "scheduled")
     if job.source is not None:
         check_name(job.source, "source")
-    if init.id is not None and not isinstance(init.id, UUID):
-        raise InvalidJob(f"id: expected a UUID or None, got {type(init.id).__name__} {shown(init.id)}")
+    for name, kind in (("id", UUID), ("shard", int)):
+        if (given := getattr(init, name)) is not None and (not isinstance(given, kind) or isinstance(given, bool)):
+            raise InvalidJob(f"{name}: expected a {kind.__name__} or None, got {type(given).__name__} {shown(given)}")
     for name, body in job.sections.changes().items():
         if not isinstance(body, bytes):
             raise InvalidJob(f"{name}: expected bytes or None, got {type(body).__name__}")

@@ -16,6 +16,7 @@ from headrace.cyclotron.aggregates import AGGREGATES, Aggregate, added, read
 from headrace.cyclotron.deletion import QUEUE, Deletion
 from headrace.cyclotron.fields import OURS
 from headrace.cyclotron.resumes import Resumes
+from headrace.cyclotron.surplus import Surplus
 from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.seam.records import Reap, Selector
 from headrace.types import Duration, JobState
@@ -36,8 +37,11 @@ class Report(Struct, frozen=True, kw_only=True):
     resumed: int = 0
     """Jobs that have paused, and were to be resumed before that."""
     deleted: int = 0
+    """Jobs that went because of their age."""
+    surplus: int = 0
+    """Dead letters that went because there were too many, or their bytes were."""
     aggregates: list[Aggregate] = []
-    """Of what this round found to be deleted."""
+    """Of what this round found to be deleted because of its age."""
     depths: dict[str, int] = {}
     """Jobs that wait, by queue; 0 for a queue that was seen before and is gone."""
     skipped: bool = False
@@ -74,7 +78,8 @@ class Janitor:
         ``max_touches``: a job that stalls more often than this in a row is a poison pill. ``interval``: between two
         rounds of ``run``. ``batch``: jobs that are counted and deleted together. ``budget``: how long one round may go
         on deleting. ``keep_aggregates``: how long counts stay if nobody consumes them. ``settings`` are for a shard
-        that is given as a URL.
+        that is given as a URL. ``retention.failed`` among them, or a rule in the store, bounds how many dead letters
+        there may be and how many bytes.
         """
         self._client = shard if isinstance(shard, Client) else connect(shard, **settings)
         self._owns = self._client is not shard
@@ -98,6 +103,7 @@ class Janitor:
             batch=check_whole(batch, "batch", 1, _LIMIT),
             keep_counts=keep_aggregates,
         )
+        self._surplus = Surplus(self._client, spare)
         self._resumes = Resumes(self._client, interval)
         self._busy = False
         self._seen: set[str] = set()
@@ -126,7 +132,8 @@ class Janitor:
     # -- the work
 
     async def run_once(self) -> Report:
-        """One round. Poison pills come first, then stalled jobs, then deletion. If a round is under way already, this
+        """One round. Poison pills come first, then stalled jobs, then deletion, then dead letters of which there are
+        too many. If a round is under way already, this
         one is skipped. Every job whose worker was not heard of in time counts as stalled, even if the store stood still
         meanwhile; ``run`` is more careful."""
         return await self._round(Reap(limit=_LIMIT, max_lost=self._max_touches, spread=self._spread))
@@ -140,11 +147,13 @@ class Janitor:
             stalled, poisoned = await self._take_back(request)
             resumed = await self._resumes.run()
             deleted = await self._deletion.run(asyncio.get_running_loop().time() + self._budget)
+            surplus = await self._surplus.run()
             return Report(
                 stalled=stalled,
                 poisoned=poisoned,
                 resumed=resumed,
                 deleted=0 if deleted is None else deleted[1],
+                surplus=surplus,
                 aggregates=[] if deleted is None else added(deleted[0]),
                 depths=await self._depths(),
                 skipped=deleted is None,
@@ -192,9 +201,10 @@ class Janitor:
         return {queue: found.get(queue, 0) for queue in sorted(self._seen)}
 
     async def aggregates(self) -> list[Aggregate]:
-        """The counts of all jobs that were deleted, as far as nobody has consumed them: the jobs that carry them are in
-        the queue ``_cyclotron_aggregates``."""
-        found: list[Aggregate] = []
+        """The counts of all jobs that were deleted. Of those that a janitor deleted because of their age, as far as
+        nobody has consumed the jobs that carry them, in the queue ``_cyclotron_aggregates``. Others were counted by the
+        store: they were too many, or retention removed them."""
+        found = await self._surplus.aggregates()
         client, after = self._client, None
         backend, waiting = await client.backend(), Selector(queue=AGGREGATES, states=frozenset({JobState.AVAILABLE}))
         while True:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Literal, TypeVar
 from uuid import UUID
+from zlib import crc32
 
 from headrace.api.client import Client
-from headrace.api.connection import connect
+from headrace.api.connection import open_backend
+from headrace.core.config import Settings, merged
 from headrace.core.durations import micros
 from headrace.core.numbers import check_whole
-from headrace.cyclotron.fields import JobInit, check, check_state, new_job, task_of, tenant_of
+from headrace.cyclotron.fields import JobInit, check, check_state, task_of, tenant_of
 from headrace.cyclotron.resumes import remember
 from headrace.cyclotron.shard import Shard
 from headrace.cyclotron.stored_job import StoredJob, stored_job
 from headrace.errors import ConfigError, JobNotFound, QueueFull, Unavailable
 from headrace.seam.records import Change, Pause, Requeue, Resume, Selector
 from headrace.text import shown
-from headrace.types import SECTIONS, Duration, JobState, NewJob
+from headrace.types import SECTIONS, Duration, JobState
+
+T = TypeVar("T")
 
 _AT_ONCE = 4
 """Chunks that are under way at once."""
@@ -31,6 +35,7 @@ class Manager:
     """Creates jobs. Chunks of a bulk go to the shards in turn.
 
     A shard that cannot be opened is left out, and tried again later; only if none can be opened, an error is raised.
+    A look at jobs that may be on it says so instead of an answer.
 
     >>> import asyncio
     >>> from headrace.cyclotron import JobInit, Manager
@@ -59,16 +64,16 @@ class Manager:
         """``shards``: the stores, as URLs or clients. ``depth_limit``: how many jobs may wait in each of them, which is
         looked at every ``check_interval``. ``when_full``: ``"raise"`` ``QueueFull``, ``"block"`` for up to ``timeout``
         until there is room, or ``"reroute"`` to the shards that have some. ``chunk_size``: jobs per transaction.
-        ``parallel``: several chunks at once. ``copy`` (PostgreSQL) and ``compress_vm_state`` are for shards given as
-        URLs; a client has settings of its own, as ``settings`` are.
+        ``parallel``: several chunks at once. ``copy`` (PostgreSQL, unless a URL says ``copy=`` itself) and
+        ``compress_vm_state``, which counts for more than ``payloads``, are for shards given as URLs; a client has
+        settings of its own, as ``settings`` are.
         """
         given = [shards] if isinstance(shards, str | Client) else list(shards)
         if not given:
             raise ConfigError("shards: expected at least one URL or client, got none")
         if when_full not in ("raise", "block", "reroute"):
             raise ConfigError(f"when_full: expected 'raise', 'block' or 'reroute', got {shown(when_full)}")
-        if depth_limit is not None:
-            check_whole(depth_limit, "depth_limit", 0)
+        self._depth_limit = None if depth_limit is None else check_whole(depth_limit, "depth_limit", 0)
         self._chunk_size = check_whole(chunk_size, "chunk_size", 1)
         self._parallel = parallel
         self._when_full = when_full
@@ -77,7 +82,6 @@ class Manager:
         clients = [one if isinstance(one, Client) else _client(one, copy, compress_vm_state, settings) for one in given]
         self._own = [client for client, one in zip(clients, given, strict=True) if client is not one]
         self._shards = [Shard(one, i, depth_limit=depth_limit, every=every) for i, one in enumerate(clients)]
-        self._next = 0
 
     # -- opening and closing
 
@@ -118,83 +122,130 @@ class Manager:
         """Store many jobs; returns their ids, in order. All are checked before the first is stored.
 
         Each chunk is a transaction of its own. If one fails, the others are stored all the same, and the error is
-        raised in the end. Then call it again with the same objects: what is stored already is not stored twice.
-        ``QueueFull`` lists in ``admitted`` and ``refused`` which jobs are stored.
+        raised in the end. ``QueueFull`` lists in ``admitted`` and ``refused`` which jobs are stored.
+
+        Call it again with the same objects, and what is stored already is not stored twice, on whichever shard it is:
+        the objects know where they were sent, and go nowhere else. Other objects with the same ids are looked for on
+        all shards that are there.
         """
         given = list(jobs)
-        up = await self._up()
-        packer = up[0].client.packer
+        packer = (await self._up())[0].client.packer
         for init in given:
             check(init, packer)
+        known = [init for init in given if init.id is not None]
         for init in given:
             init.id = init.id or UUID(bytes=packer.new_id())
-        rows = [new_job(init) for init in given]
-        size = min(self._chunk_size, *(shard.client.limits.max_batch for shard in up))
-        await self._store_chunks([rows[i : i + size] for i in range(0, len(rows), size)], up)
+        stored = await self._stored(known)
+        left = {init.id: init for init in reversed(given) if init.id not in stored}
+        refused = await self._store_chunks(self._chunks(list(reversed(left.values()))))
+        if refused:
+            raise _full(refused, given)
         return [init.id for init in given if init.id is not None]
 
-    async def _store_chunks(self, chunks: list[list[NewJob]], up: list[Shard]) -> None:
+    async def _stored(self, known: list[JobInit]) -> set[UUID]:
+        """Those of these jobs that are stored already. One shard without a limit finds that out by itself."""
+        if len(self._shards) == 1 and self._depth_limit is None:
+            return set()
+        up = [shard for shard in self._shards if shard.opened]
+        places = [[init for init in known if self._place(init) in (None, shard.number)] for shard in up]
+        return set().union(
+            *await asyncio.gather(*(shard.has(inits) for shard, inits in zip(up, places, strict=True) if inits))
+        )
+
+    def _place(self, init: JobInit) -> int | None:
+        """The number of the shard that a job was sent to, if it is one of these."""
+        return init.shard if init.shard in range(len(self._shards)) else None
+
+    def _chunks(self, inits: list[JobInit]) -> list[tuple[list[JobInit], list[Shard]]]:
+        """Chunks, each with the shards that it may go to, the first choice first: what was sent to one goes there
+        again, and the rest to all in turn. The same jobs make the same chunks, which go to the same places."""
+        places: dict[int | None, list[JobInit]] = {}
+        for init in inits:
+            places.setdefault(self._place(init), []).append(init)
+        size = min(self._chunk_size, *(shard.client.limits.max_batch for shard in self._shards))
+        chunks = []
+        for number, there in places.items():
+            turn = crc32(there[0].id.bytes) if there[0].id is not None else 0
+            for i in range(0, len(there), size):
+                first = (turn + i // size) % len(self._shards) if number is None else number
+                order = self._shards[first:] + self._shards[:first] if number is None else [self._shards[first]]
+                chunks.append((there[i : i + size], order))
+        return chunks
+
+    async def _store_chunks(self, chunks: list[tuple[list[JobInit], list[Shard]]]) -> list[JobInit]:
+        """Store them all; returns what there is no room for. Raises the first error when all the others are stored."""
         gate = asyncio.Semaphore(_AT_ONCE if self._parallel else 1)
         failed: list[Exception] = []
-        refused: list[NewJob] = []
+        refused: list[JobInit] = []
 
-        async def store(chunk: list[NewJob], shards: list[Shard]) -> None:
+        async def store(chunk: list[JobInit], order: list[Shard]) -> None:
             async with gate:
-                if failed and not self._parallel:
-                    return
                 try:
-                    refused.extend(await self._store(chunk, shards))
+                    refused.extend(await self._store(chunk, order))
                 except Exception as error:
                     failed.append(error)
 
         async with asyncio.TaskGroup() as group:
-            for chunk in chunks:
-                group.create_task(store(chunk, self._rotated(up)), name="headrace-chunk")
+            for chunk, order in chunks:
+                group.create_task(store(chunk, order), name="headrace-chunk")
         if failed:
             raise failed[0]
-        if refused:
-            raise _full(refused, [job for chunk in chunks for job in chunk])
+        return refused
 
-    def _rotated(self, up: list[Shard]) -> list[Shard]:
-        """The shards, each time beginning with another one."""
-        self._next += 1
-        first = self._next % len(up)
-        return up[first:] + up[:first]
-
-    async def _store(self, jobs: list[NewJob], shards: list[Shard]) -> list[NewJob]:
-        """Store a chunk; returns what there is no room for."""
-        if self._when_full != "reroute":
-            shards = shards[:1]
-        deadline = None if self._timeout is None else asyncio.get_running_loop().time() + self._timeout
-        left = jobs
+    async def _store(self, left: list[JobInit], order: list[Shard]) -> list[JobInit]:
+        """Store a chunk on the first of these shards that is there; returns what there is no room for."""
+        loop = asyncio.get_running_loop()
+        deadline = None if self._timeout is None else loop.time() + self._timeout
+        again = False
         while True:
-            for shard in shards:
-                try:
-                    room = await shard.reserve(len(left))
-                except Unavailable as error:  # nothing was sent, so another shard may have it
-                    if shard is shards[-1]:
-                        raise
-                    shard.rest(error)
+            there = False
+            for shard in order:
+                if not await shard.ready(at_once=len(order) == 1, now=again):
                     continue
-                part, left = left[:room], left[room:]
-                if part:
-                    left = [*await shard.insert(part), *left]
+                there = True
+                left = await shard.take(left)
                 if not left:
                     return []
-            if self._when_full != "block" or (deadline is not None and asyncio.get_running_loop().time() >= deadline):
+                if self._when_full != "reroute":
+                    break
+            if not there:
+                raise self._away([order[0]]) or Unavailable("no shard is there")
+            if self._when_full != "block" or (deadline is not None and loop.time() >= deadline):
                 return left
             await asyncio.sleep(_POLL)
-            await shards[0].depth(now=True)
+            again = True
 
     # -- looking and changing
 
     async def get_job(self, job_id: UUID) -> StoredJob:
-        """A job with all its sections, on whichever shard it is. Raises ``JobNotFound``."""
-        for shard in await self._up():
+        """A job with all its sections, on whichever shard it is. Raises ``JobNotFound``; ``Unavailable``, if it may be
+        on a shard that is away."""
+
+        async def look(shard: Shard) -> StoredJob | None:
             record = await shard.client.fetch(job_id, _ALL)
-            if record is not None:
-                return stored_job(record, shard.client.packer.envelope)
-        raise JobNotFound(f"no job {job_id} on any shard")
+            return None if record is None else stored_job(record, shard.client.packer.envelope)
+
+        return await self._ask(job_id, look)
+
+    async def _ask(self, job_id: UUID, look: Callable[[Shard], Awaitable[T | None]]) -> T:
+        """What the shard says that has the job."""
+        await self._up()
+        for shard in self._shards:
+            try:
+                found = await look(shard) if await shard.open() else None
+            except Unavailable as error:
+                shard.rest(error)
+                continue
+            if found is not None:
+                return found
+        raise self._away(self._shards) or JobNotFound(f"no job {job_id} on any shard")
+
+    def _away(self, shards: list[Shard]) -> Unavailable | None:
+        """The error that says that one of these is not there."""
+        for shard in shards:
+            if shard.error is not None:
+                return Unavailable(f"shard {shard.number} is away, and may have the jobs: {shard.error}")
+        return None
 
     async def list_jobs(
         self,
@@ -205,7 +256,8 @@ class Manager:
         state: JobState | str | None = None,
         limit: int = 100,
     ) -> list[StoredJob]:
-        """Jobs of a team, a function, a queue or in a state, newest first on each shard, without sections."""
+        """Jobs of a team, a function, a queue or in a state, newest first on each shard, without sections. Raises
+        ``Unavailable``, if a shard is away and the list may lack its jobs."""
         wanted = Selector(
             tenant=None if team_id is None else tenant_of(team_id),
             task=None if function_id is None else task_of(function_id),
@@ -213,46 +265,37 @@ class Manager:
             states=None if state is None else frozenset({check_state(state)}),
         )
         found: list[StoredJob] = []
-        for shard in await self._up():
-            backend, after = await shard.client.backend(), None
-            while len(found) < limit:
-                size = min(limit - len(found), backend.limits.max_batch)
-                page = await backend.scan(wanted, after, size, shard.client.clock.stamp())
-                found += [stored_job(record, shard.client.packer.envelope) for record in page.records]
-                if (after := page.after) is None:
-                    break
+        await self._up()
+        for shard in self._shards:
+            if len(found) < limit and await shard.open():
+                found += await shard.scan(wanted, limit - len(found))
+        if len(found) < limit and (away := self._away(self._shards)):
+            raise away
         return found
 
     async def pause_job(self, job_id: UUID) -> JobState:
-        """``available`` to ``paused``. Returns its state. Raises ``JobNotFound``."""
-        return await self._change(job_id, Pause())
+        """``available`` to ``paused``. Returns its state. Raises as ``get_job`` does."""
+        return (await self._change(job_id, Pause()))[1]
 
     async def resume_job(self, job_id: UUID) -> JobState:
-        """``paused`` to ``available``. Returns its state. If it runs, the janitor resumes it once it pauses. Raises
-        ``JobNotFound``."""
-        state = await self._change(job_id, Resume())
+        """``paused`` to ``available``. Returns its state. If it runs, the janitor resumes it once it pauses. Raises as
+        ``get_job`` does."""
+        shard, state = await self._change(job_id, Resume())
         if state is JobState.RUNNING:
-            await remember(await self._home(job_id), job_id)
+            await remember(shard.client, job_id)
         return state
 
     async def replay_job(self, job_id: UUID) -> JobState:
-        """Run a job again that has ended, such as a dead letter, with all counts at zero. Returns its state. Raises
-        ``JobNotFound``."""
-        return await self._change(job_id, Requeue())
+        """Run a job again that has ended, such as a dead letter, with all counts at zero. Returns its state. Raises as
+        ``get_job`` does."""
+        return (await self._change(job_id, Requeue()))[1]
 
-    async def _change(self, job_id: UUID, change: Change) -> JobState:
-        for shard in await self._up():
+    async def _change(self, job_id: UUID, change: Change) -> tuple[Shard, JobState]:
+        async def alter(shard: Shard) -> tuple[Shard, JobState] | None:
             altered = await shard.client.alter(Selector(ids=[job_id.bytes]), change)
-            if altered and altered[0].after is not None:
-                return altered[0].after
-        raise JobNotFound(f"no job {job_id} on any shard")
+            return (shard, altered[0].after) if altered and altered[0].after is not None else None
 
-    async def _home(self, job_id: UUID) -> Client:
-        """The shard that has the job."""
-        for shard in await self._up():
-            if await shard.client.fetch(job_id, frozenset()) is not None:
-                return shard.client
-        raise JobNotFound(f"no job {job_id} on any shard")
+        return await self._ask(job_id, alter)
 
     async def depths(self) -> dict[int, int | None]:
         """How many jobs wait on each shard, counted from 0; None: it is not there. Dead letters do not count."""
@@ -263,19 +306,16 @@ class Manager:
 
 
 def _client(url: str, copy: bool, compress_vm_state: bool, settings: dict[str, Any]) -> Client:
-    if url.startswith(("postgresql:", "postgres:")):
-        url += f"{'&' if '?' in url else '?'}copy={'yes' if copy else 'no'}"
-    payloads = {"compress": {"vm_state": compress_vm_state}}
-    return connect(url, **{"payloads": payloads, **settings})
+    given = merged(settings, {"payloads": {"compress": {"vm_state": compress_vm_state}}, "url": url})
+    return Client(open_backend(url, copy=copy), Settings.load(given))
 
 
-def _full(refused: list[NewJob], jobs: list[NewJob]) -> QueueFull:
-    ids = {job.job_id for job in refused}
-    admitted = [job.job_id for job in jobs if job.job_id not in ids]
+def _full(refused: list[JobInit], jobs: list[JobInit]) -> QueueFull:
+    ids = {init.id for init in refused}
     return QueueFull(
         f"{len(refused):,} of {len(jobs):,} jobs were not stored: the shard is full, or a queue of it; try again "
         "later, or use when_full='block' or 'reroute'",
-        queue=refused[0].queue,
-        admitted=[job_id for job_id in admitted if job_id is not None],
-        refused=[job.job_id for job in jobs if job.job_id in ids and job.job_id is not None],
+        queue=refused[0].queue_name,
+        admitted=[init.id for init in jobs if init.id is not None and init.id not in ids],
+        refused=[init.id for init in jobs if init.id is not None and init.id in ids],
     )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from uuid import UUID
 
 from headrace.api.client import Client
-from headrace.cyclotron.fields import OURS
+from headrace.cyclotron.fields import OURS, JobInit, new_job
+from headrace.cyclotron.stored_job import StoredJob, stored_job
 from headrace.errors import HeadraceError, QueueFull, Unavailable
+from headrace.seam.records import Selector
 from headrace.types import NewJob
 
 log = logging.getLogger("headrace")
@@ -34,11 +37,14 @@ class Shard:
         self.opened = False
 
     async def open(self, *, at_once: bool = False) -> bool:
-        """Connect, unless it was found to be away a moment ago; ``at_once``: even then. Returns whether it is there."""
+        """Connect, unless it was found to be away a moment ago; ``at_once``: even then. Returns whether it is there:
+        one that was away has to answer first."""
         if self.opened or (not at_once and asyncio.get_running_loop().time() < self._down_until):
             return self.opened
         try:
-            await self.client.open()
+            backend = await self.client.backend()
+            if self.error is not None:
+                await backend.now(self.client.clock.stamp())
         except HeadraceError as error:
             self.rest(error)
         else:
@@ -63,34 +69,76 @@ class Shard:
                 self._looked = loop.time()
         return self._depth
 
-    async def reserve(self, count: int) -> int:
-        """Room for jobs: as many as asked for, or as there is room for."""
-        if self._limit is None:
-            return count
-        await self.depth()
-        room = min(count, max(0, self._limit - self._depth))
+    async def ready(self, *, at_once: bool = False, now: bool = False) -> bool:
+        """Whether it is there, with its depth known; ``now``: looked at now."""
+        if not await self.open(at_once=at_once):
+            return False
+        try:
+            if self._limit is not None:
+                await self.depth(now=now)
+        except Unavailable as error:
+            self.rest(error)
+            return False
+        return True
+
+    async def has(self, inits: Sequence[JobInit]) -> set[UUID]:
+        """Those of these jobs that it has; none, if it is away."""
+        found: set[UUID] = set()
+        try:
+            backend = await self.client.backend()
+            known, most = [init.id for init in inits if init.id is not None], backend.limits.max_batch
+            for ids in (known[i : i + most] for i in range(0, len(known), most)):
+                records = await backend.fetch([one.bytes for one in ids], at=self.client.clock.stamp())
+                found |= {one for one, record in zip(ids, records, strict=True) if record is not None}
+        except Unavailable as error:
+            self.rest(error)
+        return found
+
+    async def take(self, inits: Sequence[JobInit]) -> list[JobInit]:
+        """Store what there is room for, as one transaction, and note in the jobs that they were sent here. Returns
+        those for which there is none."""
+        room = len(inits) if self._limit is None else min(len(inits), max(0, self._limit - self._depth))
+        part, left = inits[:room], list(inits[room:])
+        if not part:
+            return left
         self._depth += room
-        return room
+        noted = [init for init in part if init.shard != self.number]
+        for init in noted:
+            init.shard = self.number
+        refused = await self._insert([new_job(init) for init in part])
+        for init in noted:
+            if init.id in refused:
+                init.shard = None
+        return [init for init in part if init.id in refused] + left
 
-    def give_back(self, count: int) -> None:
-        """So many of the reserved places were not needed."""
-        self._depth -= count
-
-    async def insert(self, jobs: Sequence[NewJob]) -> list[NewJob]:
-        """Store them, as one transaction. Returns those that a limit of the store itself refused."""
+    async def _insert(self, jobs: Sequence[NewJob]) -> Collection[UUID]:
+        """Returns those that a limit of the store itself refused."""
         try:
             if len(jobs) == 1:
                 await self.client.enqueue(jobs[0])
             else:
                 await self.client.insert(jobs)
         except QueueFull as full:
-            refused = set(full.refused)
-            left = [job for job in jobs if job.job_id in refused]
-            self.give_back(len(left))
-            return left
+            self._depth -= len(full.refused)
+            return full.refused
         except BaseException as error:
-            self.give_back(len(jobs))
+            self._depth -= len(jobs)
             if isinstance(error, Unavailable):
                 self.rest(error)
             raise
-        return []
+        return ()
+
+    async def scan(self, wanted: Selector, limit: int) -> list[StoredJob]:
+        """Such jobs, newest first, without sections; fewer, if it is away."""
+        found: list[StoredJob] = []
+        try:
+            backend, after = await self.client.backend(), None
+            while len(found) < limit:
+                size = min(limit - len(found), backend.limits.max_batch)
+                page = await backend.scan(wanted, after, size, self.client.clock.stamp())
+                found += [stored_job(record, self.client.packer.envelope) for record in page.records]
+                if (after := page.after) is None:
+                    break
+        except Unavailable as error:
+            self.rest(error)
+        return found

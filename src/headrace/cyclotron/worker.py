@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,8 @@ from headrace.api.connection import connect
 from headrace.core.durations import micros
 from headrace.core.numbers import check_whole
 from headrace.cyclotron.job import Job
-from headrace.errors import LeaseLost, Unavailable
+from headrace.errors import InvalidJob, LeaseLost, Unavailable
+from headrace.text import shown
 from headrace.types import SECTIONS, Duration, JobState
 from headrace.worker.health import Health
 from headrace.worker.pull import Pull
@@ -186,6 +187,9 @@ class Worker:
     def set_scheduled(self, job_id: UUID, at: datetime) -> None:
         self._held(job_id).set_scheduled(at)
 
+    set_scheduled_at = set_scheduled
+    """Its name in Cyclotron's core."""
+
     def set_vm_state(self, job_id: UUID, body: bytes | None) -> None:
         self._held(job_id).set_vm_state(body)
 
@@ -198,9 +202,39 @@ class Worker:
     def set_blob(self, job_id: UUID, body: bytes | None) -> None:
         self._held(job_id).set_blob(body)
 
+    def update_job(self, job_id: UUID, state: JobState | str, updates: Mapping[str, Any] | None = None) -> None:
+        """``set_state``, and the other ``set_…`` methods by their names: ``{"queue_name": "next", "vm_state": None}``.
+        What is not named stays as it is."""
+        job = self._held(job_id)
+        setters: dict[str, Callable[[Any], None]] = {
+            "queue_name": job.set_queue,
+            "priority": job.set_priority,
+            "scheduled": job.set_scheduled,
+            "vm_state": job.set_vm_state,
+            "parameters": job.set_parameters,
+            "metadata": job.set_metadata,
+            "blob": job.set_blob,
+        }
+        given = updates or {}
+        for name in given:
+            if name not in setters:
+                raise InvalidJob(f"update_job: expected some of {', '.join(setters)}, got {shown(name)}")
+        job.set_state(state)
+        for name, value in given.items():
+            setters[name](value)
+
     def release_job(self, job_id: UUID) -> Flush:
         """Store the draft of a job and give up its lock; await it to know that it is stored."""
         return self._held(job_id).release()
+
+    flush_job = release_job
+    """Its older name."""
+
+    async def force_flush(self) -> None:
+        """Wait until everything that was released is stored. Raises the first error, such as ``LeaseLost``, once the
+        store has answered for all."""
+        for pull in self._pulls.values():
+            await pull.flush()
 
     async def heartbeat(self, job_id: UUID) -> None:
         """Renew the lock of a job now. Raises ``LeaseLost``."""

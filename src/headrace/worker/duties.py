@@ -38,7 +38,7 @@ class Duties:
     which is no upkeep, but everybody does it.
 
     ``guest``: it leaves the upkeep to other workers. It reaps only if there are none: its own jobs must not wait for
-    ever.
+    ever. (It makes room for its own dead letters all the same: see ``HardBounds``.)
     """
 
     def __init__(

@@ -123,7 +123,7 @@ class Pull:
             most=None if loader is None else loader.most,
         )
         retention = retention_of(exchange)
-        room = None if self._guest else retention.between(exchange.leases.job)
+        room = retention.between(exchange.leases.job)
         exchange.attach(takers, self._claimer, trips=1, refuse=self._refused, room=room)
         self._duties = Duties(exchange, retention, guest=self._guest)
         self._run = self._tasks.start(self._serve(), "headrace-pull")
@@ -233,6 +233,15 @@ class Pull:
         if not taker.future.done():
             raise Unavailable(f"expected an answer to a claim within {self._patience:g} s, got none; try again")
         return taker.future.result()
+
+    async def flush(self) -> None:
+        """Wait until the store has answered for everything that was released and is under way. Raises the first error
+        when it has."""
+        under_way = [] if self._run is None else [one.flush for one in self._takers.held.values()]
+        answers = await asyncio.gather(*(one for one in under_way if one is not None), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
 
     def interrupt(self) -> None:
         """All who wait for jobs get none, and may ask again."""

@@ -100,7 +100,7 @@ class Worker:
             self._claimer,
             trips=None if slots > 1 else 1,
             refuse=self._refused,
-            room=None if guest else retention.between(exchange.leases.job),
+            room=retention.between(exchange.leases.job),
         )
         self._trips = exchange.trips
         self._duties = Duties(exchange, retention, guest=guest, intervals=intervals, trackers=trackers)

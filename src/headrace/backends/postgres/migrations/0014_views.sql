@@ -66,7 +66,7 @@ CREATE FUNCTION moment(p_at bigint) RETURNS timestamptz LANGUAGE sql STABLE PARA
 $$;
 
 -- Every job, once. A condition on ``state`` reads only the tables that can match, and ended jobs by ``ended_age``. The
--- holder of a lease is a secret, and not shown.
+-- holder of a lease is a secret, and not shown. An epoch is the instant of the last claim.
 CREATE VIEW jobs_v1 WITH (security_barrier) AS
 SELECT
     p.id, coalesce(q.name, (SELECT n.name FROM named AS n WHERE n.qid = p.qid LIMIT 1)) AS queue, j.task, p.state, j.tenant,
@@ -77,28 +77,29 @@ SELECT
     p.priority, p.attempt, p.lost, j.max_attempts,
     moment(j.enqueued_at) AS enqueued_at, moment(p.run_at) AS run_at, moment(j.expires_at) AS expires_at,
     moment(p.finished_at) AS finished_at, moment(p.lease_until) AS lease_until,
-    w.worker, p.reason, failure_text(p.error) AS error, p.size
+    w.worker, p.reason, failure_text(p.error) AS error, p.size,
+    moment(coalesce(p.finished_at, greatest(p.epoch, j.enqueued_at))) AS updated_at
 FROM (
-    SELECT y.id, y.qid, 'available' AS state, y.priority, y.run_at, y.attempt, y.lost, y.size, y.keyed, y.error,
+    SELECT y.id, y.qid, 'available' AS state, y.priority, y.run_at, y.epoch, y.attempt, y.lost, y.size, y.keyed, y.error,
         NULL::bigint AS lease_until, NULL::text AS holder, NULL::bigint AS finished_at, NULL::text AS reason
     FROM ready AS y
     UNION ALL
-    SELECT l.id, l.qid, 'running', l.priority, l.run_at, l.attempt, coalesce(l.lost, 0), l.size, l.keyed, l.error, l.lease_until, l.holder,
+    SELECT l.id, l.qid, 'running', l.priority, l.run_at, l.epoch, l.attempt, coalesce(l.lost, 0), l.size, l.keyed, l.error, l.lease_until, l.holder,
         NULL, NULL
     FROM leased AS l
     UNION ALL
-    SELECT x.id, x.qid, 'paused', x.priority, x.run_at, x.attempt, x.lost, x.size, x.keyed, x.error, NULL, NULL, NULL, NULL
+    SELECT x.id, x.qid, 'paused', x.priority, x.run_at, x.epoch, x.attempt, x.lost, x.size, x.keyed, x.error, NULL, NULL, NULL, NULL
     FROM paused AS x
     UNION ALL
-    SELECT e.id, e.qid, 'completed', e.priority, e.run_at, e.attempt, coalesce(e.lost, 0), e.size, e.keyed, e.error, NULL, NULL,
+    SELECT e.id, e.qid, 'completed', e.priority, e.run_at, e.epoch, e.attempt, coalesce(e.lost, 0), e.size, e.keyed, e.error, NULL, NULL,
         e.finished_at, e.reason
     FROM ended AS e WHERE e.state = 3
     UNION ALL
-    SELECT e.id, e.qid, 'cancelled', e.priority, e.run_at, e.attempt, coalesce(e.lost, 0), e.size, e.keyed, e.error, NULL, NULL,
+    SELECT e.id, e.qid, 'cancelled', e.priority, e.run_at, e.epoch, e.attempt, coalesce(e.lost, 0), e.size, e.keyed, e.error, NULL, NULL,
         e.finished_at, e.reason
     FROM ended AS e WHERE e.state = 4
     UNION ALL
-    SELECT e.id, e.qid, 'failed', e.priority, e.run_at, e.attempt, coalesce(e.lost, 0), e.size, e.keyed, e.error, NULL, NULL,
+    SELECT e.id, e.qid, 'failed', e.priority, e.run_at, e.epoch, e.attempt, coalesce(e.lost, 0), e.size, e.keyed, e.error, NULL, NULL,
         e.finished_at, e.reason
     FROM ended AS e WHERE e.state = 5
 ) AS p
