@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from headrace import App, Event, EventKind
+from headrace import App, Event, EventKind, never
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, InvalidJob, Unavailable
 from headrace.keeping.retention import Retention
@@ -38,6 +38,8 @@ class Place:
         self.clock = clock
         self.folder = folder
         self.backend: Backend
+        self.vault = True
+        """Whether retention knows that there is a vault."""
         self._made = 0
 
     async def end(self, count: int, state: JobState = JobState.COMPLETED, **row: Any) -> None:
@@ -65,7 +67,7 @@ class Place:
         """What a worker's retention does."""
         client = self.app.client
         return await Retention(
-            self.backend, self.clock, Random(1), client.observers, client.settings.retention
+            self.backend, self.clock, Random(1), client.observers, client.settings.retention, vault=self.vault
         ).sweep()  # fmt: skip
 
 
@@ -138,7 +140,57 @@ async def test_hard_bounds_obey_the_mark_too(store: Store, tmp_path: Path) -> No
     place.clock.advance("3m")
     assert await place.sweep() == 10
     await place.app.vault.leave()
+    assert await place.sweep() == 0, "its setting is still there"
+    place.vault = False
     assert await place.sweep() == 1
+
+
+async def test_nothing_goes_before_the_first_look_of_the_archiver(store: Store, tmp_path: Path) -> None:
+    place = await make(store, tmp_path, completed={"age": "1d", "count": 10}, failed={"age": "1h", "count": 10})
+
+    @place.app.task(name="count")
+    async def count(n: int) -> None: ...
+
+    @place.app.task(name="fail", retry=never())
+    async def fail(n: int) -> None:
+        raise ValueError("as always")
+
+    await place.app.enqueue_many([task.job(n) for task in (count, fail) for n in range(100)])
+    await place.app.drain()
+    place.clock.advance("5m")
+    assert await place.sweep() == 0
+    assert (await place.app.janitor.preview()).deleted == 0
+    assert await place.app.vault.archive() == 200
+    assert await place.sweep() > 0
+
+
+async def test_workers_that_have_begun_without_a_vault_learn_of_it_before_they_make_room(
+    store: Store, tmp_path: Path
+) -> None:
+    place = await make(store, tmp_path, failed={"age": "1h", "count": 10})
+    old = store.app(clock=place.clock, retention={"failed": {"count": 10}, "every": "1h"})
+
+    @old.task(name="fail", retry=never())
+    async def fail(n: int) -> None:
+        raise ValueError("as always")
+
+    work = asyncio.create_task(old.work())
+    await all_run(old, [fail.job(n) for n in range(100)])
+    before = sum(one.jobs for one in await old.janitor.removed())
+    assert before >= 85
+    await place.app.vault.archive()
+    await all_run(old, [fail.job(n) for n in range(100)])
+    assert sum(one.jobs for one in await old.janitor.removed()) == before
+    old.stop()
+    await work
+
+
+async def all_run(app: App, jobs: list[Any]) -> None:
+    """Enqueue jobs, and return when a worker has run them all."""
+    await app.enqueue_many(jobs)
+    async with asyncio.timeout(60):
+        while any(one.available or one.running for one in (await app.client.stats()).queues):
+            await asyncio.sleep(0.02)
 
 
 async def test_sql_sees_what_is_archived_and_what_is_not(place: Place) -> None:

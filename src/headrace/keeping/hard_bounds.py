@@ -133,8 +133,7 @@ class HardBounds:
         if now < self._rests_until:
             return
         try:
-            situation = self._situation or await self._sweeper.look()
-            self._situation = situation
+            self._situation = situation = await self._sweeper.look()  # there may be a vault by now
             async with self._one_at_a_time:
                 for state in states:
                     if self._is_due(situation.bounds[state]):

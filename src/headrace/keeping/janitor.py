@@ -397,7 +397,8 @@ class Janitor:
         if backend.documents is None or backend.archive is None:
             raise ConfigError("this store keeps no rules of retention, so its janitor cannot be run by hand")
         spare = 2 * micros(client.settings.patience)
-        return Sweeper(backend, client.clock, client.observers, client.settings.retention, spare)
+        settings, vault = client.settings.retention, client.settings.vault.url is not None
+        return Sweeper(backend, client.clock, client.observers, settings, spare, vault=vault)
 
     async def _papers(self) -> Papers:
         papers = (await self._sweeper()).papers

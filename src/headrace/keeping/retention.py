@@ -57,9 +57,11 @@ class Retention:
         settings: RetentionSettings,
         *,
         spare: int = 0,
+        vault: bool = False,
         failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """``spare``: what ended more recently than this stays, in microseconds. ``failed`` is told of errors."""
+        """``spare``: what ended more recently than this stays, in microseconds. ``vault``: whether nothing goes that is
+        not archived. ``failed`` is told of errors."""
         self._backend = backend
         self._clock = clock
         self._rng = rng
@@ -67,7 +69,7 @@ class Retention:
         self._settings = settings
         self._every = micros(settings.every) / 1e6
         self._gap = micros(settings.safety.gap)
-        self._sweeper = Sweeper(backend, clock, observers, settings, spare)
+        self._sweeper = Sweeper(backend, clock, observers, settings, spare, vault=vault)
         self._failed = failed
         self._between: HardBounds | None = None
         self._situation: Situation | None = None

@@ -13,6 +13,7 @@ from headrace.core.config import RetentionSettings
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.slow_calls import timed
 from headrace.keeping.aged import Tally, count_past, pages_until, past
+from headrace.keeping.archive_marks import Marks
 from headrace.keeping.bounds import Bounds, bounds_of
 from headrace.keeping.papers import Last, Papers, Step
 from headrace.keeping.safety import Safety
@@ -37,9 +38,17 @@ class Sweeper:
     time to other work."""
 
     def __init__(
-        self, backend: Backend, clock: Clock, observers: Observers, settings: RetentionSettings, spare: int
+        self,
+        backend: Backend,
+        clock: Clock,
+        observers: Observers,
+        settings: RetentionSettings,
+        spare: int,
+        *,
+        vault: bool,
     ) -> None:
-        """``spare``: what ended more recently than this stays, in microseconds."""
+        """``spare``: what ended more recently than this stays, in microseconds. ``vault``: whether this process knows
+        of one. Then nothing goes that is not archived, even before anybody has begun to archive."""
         self._backend = backend
         self._clock = clock
         self._observers = observers
@@ -47,6 +56,7 @@ class Sweeper:
         self.defaults = bounds_of(settings, ())
         """What counts where the store has no rules."""
         self._spare = spare
+        self._unarchived = Marks() if vault else None
         self._safety = Safety(settings.safety)
         self.papers = None if backend.documents is None else Papers(backend.documents)
 
@@ -56,7 +66,7 @@ class Sweeper:
         if self.papers is None:
             return Situation(now, self.defaults, Last(at=now))
         rules, last, marks = await self.papers.read()
-        bounds = bounds_of(self._settings, rules)
+        bounds, marks = bounds_of(self._settings, rules), marks or self._unarchived
         return Situation(now, bounds, last, {} if marks is None else marks.ended_by())
 
     async def stop(self, bounds: Bounds, situation: Situation) -> str:

@@ -150,6 +150,7 @@ def retention_of(exchange: Exchange) -> Retention:
         exchange.observers,
         settings.retention,
         spare=2 * micros(settings.patience),
+        vault=settings.vault.url is not None,
         failed=exchange.outage.failed,
     )
 
