@@ -16,10 +16,13 @@ from headrace.errors import ConfigError, InvalidJob, Unavailable
 from headrace.keeping.retention import Retention
 from headrace.payloads.object_url import parse
 from headrace.payloads.objects import Objects
+from headrace.seam.archive import HOUR
+from headrace.seam.instants import to_datetime
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Row, Settlement, Stamp
 from headrace.testing.wrapped import Carry, Wrapped
 from headrace.types import JobState
+from headrace.vault import unarchived
 from headrace.vault.archiver import Archiver
 from headrace.vault.catalog import Catalog
 from tests import objects
@@ -254,6 +257,53 @@ async def test_a_job_runs_again_straight_from_the_vault(store: Store, tmp_path: 
     place.clock.advance("5m")
     await place.app.vault.archive()
     assert len([row for row in await place.rows() if row[0] == str(handle.id)]) == 2, "once for each end that stayed"
+
+
+async def test_a_query_counts_every_end_once_whenever_an_archiver_dies(place: Place) -> None:
+    client, count = place.app.client, "SELECT count(*) AS rows, count(DISTINCT id) AS jobs FROM jobs"
+    await place.end(20)
+    place.clock.advance("5m")
+    await place.app.vault.archive()
+    await place.end(5)
+    place.clock.advance("5m")
+    objects = MortalObjects(place.folder, after=True)
+    with pytest.raises(Dies):
+        await Archiver(
+            place.backend, objects, place.clock, Random(1), client.observers, client.settings.vault
+        ).archive()  # fmt: skip
+    assert await place.app.vault.query(count) == [{"rows": 25, "jobs": 25}]
+    assert len(await place.rows()) == 25, "a page is written that no mark knows of"
+    assert (await place.app.vault.confined(count)).rows == [[25, 25]]
+
+
+async def test_a_query_misses_nothing_that_is_archived_meanwhile(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    await place.end(10)
+    place.clock.advance("5m")
+    files = Catalog.files
+
+    async def late(self: Catalog, since: int | None = None, until: int | None = None) -> Any:
+        found = await files(self, since, until)
+        await place.app.vault.archive()
+        place.clock.advance("5h")
+        await place.sweep()
+        return found
+
+    monkeypatch.setattr(Catalog, "files", late)
+    assert await place.app.vault.query("SELECT count(*) AS jobs FROM jobs") == [{"jobs": 10}]
+
+
+async def test_a_query_over_too_much_that_is_not_archived_is_refused_unless_its_hours_are_bounded(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unarchived, "_MOST", 10)
+    for _ in range(3):
+        await place.end(6)
+        place.clock.advance("1h")
+    with pytest.raises(InvalidJob, match=r"at most 10 jobs that are not archived yet.*since, until"):
+        await place.app.vault.query("SELECT * FROM jobs")
+    since = to_datetime(place.clock.now() - 2 * HOUR)
+    [row] = await place.app.vault.query("SELECT count(*) AS jobs FROM jobs", since=since, until=since)
+    assert row["jobs"] == 6
 
 
 class Dies(BaseException):
