@@ -155,6 +155,27 @@ async def test_for_ever_is_a_rule_like_any_other(jobs: Jobs) -> None:
     assert {(rule.age, rule.count, rule.bytes) for rule in await jobs.app.janitor.rules()} == {("for ever", None, None)}
 
 
+async def test_what_a_queue_or_task_keeps_for_ever_no_bound_removes(store: Store) -> None:
+    jobs = await make(store, completed={"age": "1d", "count": 20, "bytes": None})
+    await jobs.end("10m", 30, task="charge")
+    await jobs.app.janitor.keep("forever", states="completed", task="charge")
+    await jobs.end("2d", 25, task="send")
+    await jobs.end("5m", 25, task="send")
+    assert (await jobs.app.janitor.preview()).deleted == 25
+    assert await jobs.duty().sweep() == 25
+    assert (await jobs.app.janitor.run()).deleted == 0
+    assert await jobs.left() == {"q/charge": 30, "q/send": 25}
+    rules = {(one.state, one.task): (one.age, one.count) for one in await jobs.app.janitor.rules()}
+    assert rules["completed", None] == ("1d", None)
+    assert rules["completed", "charge"] == ("for ever", None)
+    with pytest.raises(ConfigError, match=r"count, bytes: .*completed jobs of task 'charge': for ever.*forget that"):
+        await jobs.app.janitor.keep("1d", states="completed", count=20)
+    await jobs.app.janitor.keep("1d")
+    assert (await jobs.app.janitor.run()).deleted == 0, "bounds of the settings stay lifted"
+    await jobs.app.janitor.forget(states="completed", task="charge")
+    assert (await jobs.app.janitor.run()).deleted == 35
+
+
 async def test_bounds_of_count_and_bytes_hold_whatever_the_age(store: Store) -> None:
     jobs = await make(store, completed={"age": None, "count": 4, "bytes": None})
     await jobs.end("10s", 3)
