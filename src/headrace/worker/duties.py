@@ -72,6 +72,7 @@ class Duties:
             gap=exchange.renewer.gap,
             claimer=exchange.claimer,
             guest_of=frozenset(exchange.queues) if guest else None,
+            ended=retention.ended,
         )
         self._retention = retention
         self._object_keeper = (
