@@ -187,6 +187,21 @@ async def test_bounds_of_count_and_bytes_hold_whatever_the_age(store: Store) -> 
     assert (plan.deleted, (await jobs.app.janitor.run()).deleted) == (4, 4)
 
 
+@pytest.mark.parametrize("bound", [{"count": 30}, {"bytes": 60_000}])
+async def test_a_preview_takes_dead_letters_from_those_who_have_most_as_a_run_does(
+    store: Store, bound: dict[str, int]
+) -> None:
+    jobs = await make(store, failed={"age": "7d", "count": None, "bytes": None} | bound)
+    await jobs.end("8d", 2, JobState.FAILED, tenant="small")
+    await jobs.end("5h", 21, JobState.FAILED, tenant="small", cells={"blob": bytes(1_000)})
+    await jobs.end("4h", 30, JobState.FAILED, tenant="large", cells={"blob": bytes(3_000)})
+    await jobs.end("3h", 5, JobState.FAILED, tenant="few")
+    plan = {step.target: step for step in (await jobs.app.janitor.preview()).steps}["failed"]
+    done = {step.target: step for step in (await jobs.app.janitor.run()).steps}["failed"]
+    assert plan.deleted > 20
+    assert plan == done
+
+
 # -- safety
 
 

@@ -17,6 +17,7 @@ from headrace.keeping.archive_marks import Marks
 from headrace.keeping.bounds import Bounds, bounds_of
 from headrace.keeping.papers import Last, Papers, Step
 from headrace.keeping.safety import Safety
+from headrace.keeping.shed import DeadLetters
 from headrace.seam.archive import Mark
 from headrace.seam.protocol import Backend
 from headrace.seam.records import SweepClause, SweepTarget, Swept
@@ -104,7 +105,8 @@ class Sweeper:
             await asyncio.sleep(loop.time() - began)
 
     async def preview(self, bounds: Bounds, situation: Situation) -> Step:
-        """What would go of one state: what is too old, and the oldest of the others, as long as there are too many."""
+        """What would go of one state: what is too old, and as long as there are too many, the oldest of the others, or
+        of those tenants that have most dead letters."""
         archive = self._backend.archive
         assert archive is not None
         kept = {one.target: one for one in (await self._backend.stats(self._clock.stamp())).kept}
@@ -117,7 +119,12 @@ class Sweeper:
             ):
                 tally.add_past(page)
         excess, over = tally.over(count, size)
-        if excess > 0 or over > 0:
+        if (excess > 0 or over > 0) and bounds.state is JobState.FAILED:
+            letters = DeadLetters(tally.past, latest)
+            async for page in pages_until(archive, bounds, situation.now, None, self._clock.stamp()):
+                letters.add(page)
+            tally.count(letters.shed(self.clause(bounds, situation, by_age=False)))
+        elif excess > 0 or over > 0:
             async for page in pages_until(archive, bounds, latest, None, self._clock.stamp()):
                 if not tally.add_oldest(page, excess, over):
                     break
