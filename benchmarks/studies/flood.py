@@ -2,9 +2,9 @@
 somebody is told, and whether the dead letters of others stay.
 
 ``python -m benchmarks.studies.flood`` runs on every store with 500,000 jobs, 12 workers and a bound of 10,000 dead
-letters; that takes some minutes for each. ``--quick`` takes some seconds. Dead letters are to be at most 1.1 times their bound at
-every moment, the 99th percentile of a claim at most twice that beside jobs that complete, and the alert is to come
-within ten seconds.
+letters; that takes some minutes for each. ``--quick`` takes some seconds. Dead letters are to be at most 1.1 times
+their bound at every moment, the 99th percentile of a claim at most twice that beside jobs that complete, and the alert
+is to come within ten seconds.
 """
 
 from __future__ import annotations

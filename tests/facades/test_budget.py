@@ -66,6 +66,32 @@ async def test_new_jobs_are_refused_while_work_goes_on(store: Store) -> None:
     await store.close()
 
 
+async def test_a_store_that_fills_up_fast_is_measured_more_often(tmp_path: Path) -> None:
+    store = Store("memory", tmp_path)
+    app = store.app(payloads={"compress_over": None})
+
+    @app.task(name="heavy")
+    async def heavy(text: str) -> None: ...
+
+    async def fill() -> None:
+        """With 20 MB a second: new jobs are to be refused after 2.5 s."""
+        loop = asyncio.get_running_loop()
+        began, stored = loop.time(), 0
+        async with asyncio.timeout(LIMIT):
+            while True:
+                if stored <= (loop.time() - began) * 200:
+                    await heavy.enqueue("x" * 100_000)
+                    stored += 1
+                await asyncio.sleep(0.001)
+
+    async with app:
+        await app.janitor.set_budget(60_000_000)
+        with pytest.raises(StoreFull):
+            await fill()
+        assert 0.85 <= (await app.janitor.usage()).share < 0.95
+    await store.close()
+
+
 async def test_somebody_is_told_before_that(store: Store) -> None:
     app = make(store)
     told: list[Event] = []
