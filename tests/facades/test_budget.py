@@ -9,8 +9,10 @@ from random import Random
 import pytest
 
 from headrace import App, Event, EventKind
+from headrace.admin.admin import Admin
 from headrace.errors import ConfigError, QueueFull, StoreFull
 from headrace.keeping.budget import BudgetWatch
+from headrace.web.store_metrics import StoreNumbers, of_store
 from tests.facades.harness import LIMIT, STORES, Store
 
 
@@ -121,6 +123,21 @@ async def test_a_worker_looks_by_itself(store: Store, monkeypatch: pytest.Monkey
             await told.wait()
         watch.cancel()
         await app.janitor.drop_budget()
+    await store.close()
+
+
+async def test_what_a_store_takes_up_is_in_the_overview_and_the_metrics(store: Store) -> None:
+    app = make(store)
+    async with app:
+        await app.enqueue_named("work", {"n": 1})
+        assert (await Admin(app.client).overview()).store_bytes > 0
+        numbers = StoreNumbers(app.client)
+        await numbers.fresh()
+        families = of_store(numbers.stats, numbers.now, store.kind, numbers.ended, numbers.usage)
+        found = {one.name: one.samples for one in families}
+        assert found["headrace_backend_bytes"][0].value > 0
+        parts = {one.labels["part"] for one in found["headrace_backend_part"]}
+        assert store.kind != "postgres" or parts >= {"dead_tuples", "wal", "reserve"}
     await store.close()
 
 

@@ -15,7 +15,7 @@ from headrace.core.clock import Clock
 from headrace.core.documents import change_document
 from headrace.core.events import Observers
 from headrace.core.tasks import Tasks
-from headrace.errors import HeadraceError, StoreFull
+from headrace.errors import ConfigError, HeadraceError, StoreFull
 from headrace.keeping.queue_budgets import QueueBudgets
 from headrace.keeping.reserve import Reserve
 from headrace.seam.documents import DocumentStore
@@ -196,6 +196,14 @@ def _fresh_for(before: Measured | None, now: Measured, seconds: float) -> float:
     most = _FRESH_NEAR if now.share >= _NEAR else _FRESH
     grown, left = now.usage.used - before.usage.used, now.limit * now.budget.refuse - now.usage.used
     return most if grown <= 0 else min(max(seconds * left / grown / _STEPS, _SOONEST), most)
+
+
+async def usage_of(backend: Backend) -> Usage:
+    """What a store takes up; nothing where it cannot tell, or may not tell this process."""
+    try:
+        return Usage(0) if backend.usage is None else await backend.usage()
+    except ConfigError:
+        return Usage(0)
 
 
 async def read_budget(documents: DocumentStore) -> Budget | None:
