@@ -46,6 +46,8 @@ Way = Literal["budget", "none", "reserve"]
 WAYS: dict[str, tuple[Way, ...]] = {
     "sqlite": ("budget", "none"), "postgres": ("budget", "none", "reserve"), "valkey": ("budget", "none"),
 }  # fmt: skip
+_LATE = 0.9
+"""The part of a budget that may be used at most when new jobs are refused."""
 _EARLY = ("new jobs are refused from", "are kept for jobs that are under way")
 """What a client says, and what SQLite says, before there is no room."""
 
@@ -173,6 +175,8 @@ class _Scene:
         if not any(sign in told for sign in _EARLY):
             self.problems.append(f"the store was full before anybody refused: {told}")
         usage = await self._app.janitor.usage()
+        if usage.share > _LATE:
+            self.problems.append(f"nobody refused before {usage.share:.0%} of the budget were used")
         return {
             "jobs when it refused": len(self._producer.acknowledged),
             "share when it refused": round(usage.share, 3),

@@ -28,6 +28,7 @@ from headrace.core.meter import Meter
 from headrace.errors import ConfigError
 from headrace.keeping.waiting_ends import WaitingEnds
 from headrace.seam.records import KeptStats, Leased, QueueStats, Stats, WorkerStats
+from headrace.seam.usage import Usage
 from headrace.web.families import expose
 from headrace.web.metrics import EventCounts, Metrics
 from headrace.web.pulse import Pulse
@@ -275,7 +276,7 @@ def test_rules_and_board_name_metrics_and_labels_that_exist() -> None:
     text = expose(
         [
             *Metrics("memory", meter, counts, pulse, None)._process(),
-            *of_store(stats, 0, "memory", WaitingEnds(1.0, 1.0)),
+            *of_store(stats, 0, "memory", WaitingEnds(1.0, 1.0), Usage(1, parts={"wal": 1})),
         ]
     ).decode()
     known = {

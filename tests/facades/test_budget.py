@@ -9,8 +9,10 @@ from random import Random
 import pytest
 
 from headrace import App, Event, EventKind
+from headrace.admin.admin import Admin
 from headrace.errors import ConfigError, QueueFull, StoreFull
 from headrace.keeping.budget import BudgetWatch
+from headrace.web.store_metrics import StoreNumbers, of_store
 from tests.facades.harness import LIMIT, STORES, Store
 
 
@@ -66,6 +68,32 @@ async def test_new_jobs_are_refused_while_work_goes_on(store: Store) -> None:
     await store.close()
 
 
+async def test_a_store_that_fills_up_fast_is_measured_more_often(tmp_path: Path) -> None:
+    store = Store("memory", tmp_path)
+    app = store.app(payloads={"compress_over": None})
+
+    @app.task(name="heavy")
+    async def heavy(text: str) -> None: ...
+
+    async def fill() -> None:
+        """With 20 MB a second: new jobs are to be refused after 2.5 s."""
+        loop = asyncio.get_running_loop()
+        began, stored = loop.time(), 0
+        async with asyncio.timeout(LIMIT):
+            while True:
+                if stored <= (loop.time() - began) * 200:
+                    await heavy.enqueue("x" * 100_000)
+                    stored += 1
+                await asyncio.sleep(0.001)
+
+    async with app:
+        await app.janitor.set_budget(60_000_000)
+        with pytest.raises(StoreFull):
+            await fill()
+        assert 0.85 <= (await app.janitor.usage()).share < 0.95
+    await store.close()
+
+
 async def test_somebody_is_told_before_that(store: Store) -> None:
     app = make(store)
     told: list[Event] = []
@@ -95,6 +123,21 @@ async def test_a_worker_looks_by_itself(store: Store, monkeypatch: pytest.Monkey
             await told.wait()
         watch.cancel()
         await app.janitor.drop_budget()
+    await store.close()
+
+
+async def test_what_a_store_takes_up_is_in_the_overview_and_the_metrics(store: Store) -> None:
+    app = make(store)
+    async with app:
+        await app.enqueue_named("work", {"n": 1})
+        assert (await Admin(app.client).overview()).store_bytes > 0
+        numbers = StoreNumbers(app.client)
+        await numbers.fresh()
+        families = of_store(numbers.stats, numbers.now, store.kind, numbers.ended, numbers.usage)
+        found = {one.name: one.samples for one in families}
+        assert found["headrace_backend_bytes"][0].value > 0
+        parts = {one.labels["part"] for one in found["headrace_backend_part"]}
+        assert store.kind != "postgres" or parts >= {"dead_tuples", "wal", "reserve"}
     await store.close()
 
 

@@ -155,6 +155,27 @@ async def test_for_ever_is_a_rule_like_any_other(jobs: Jobs) -> None:
     assert {(rule.age, rule.count, rule.bytes) for rule in await jobs.app.janitor.rules()} == {("for ever", None, None)}
 
 
+async def test_what_a_queue_or_task_keeps_for_ever_no_bound_removes(store: Store) -> None:
+    jobs = await make(store, completed={"age": "1d", "count": 20, "bytes": None})
+    await jobs.end("10m", 30, task="charge")
+    await jobs.app.janitor.keep("forever", states="completed", task="charge")
+    await jobs.end("2d", 25, task="send")
+    await jobs.end("5m", 25, task="send")
+    assert (await jobs.app.janitor.preview()).deleted == 25
+    assert await jobs.duty().sweep() == 25
+    assert (await jobs.app.janitor.run()).deleted == 0
+    assert await jobs.left() == {"q/charge": 30, "q/send": 25}
+    rules = {(one.state, one.task): (one.age, one.count) for one in await jobs.app.janitor.rules()}
+    assert rules["completed", None] == ("1d", None)
+    assert rules["completed", "charge"] == ("for ever", None)
+    with pytest.raises(ConfigError, match=r"count, bytes: .*completed jobs of task 'charge': for ever.*forget that"):
+        await jobs.app.janitor.keep("1d", states="completed", count=20)
+    await jobs.app.janitor.keep("1d")
+    assert (await jobs.app.janitor.run()).deleted == 0, "bounds of the settings stay lifted"
+    await jobs.app.janitor.forget(states="completed", task="charge")
+    assert (await jobs.app.janitor.run()).deleted == 35
+
+
 async def test_bounds_of_count_and_bytes_hold_whatever_the_age(store: Store) -> None:
     jobs = await make(store, completed={"age": None, "count": 4, "bytes": None})
     await jobs.end("10s", 3)
@@ -164,6 +185,21 @@ async def test_bounds_of_count_and_bytes_hold_whatever_the_age(store: Store) -> 
     await jobs.app.janitor.keep("7d", states="completed", count=1_000, bytes=0)
     plan = await jobs.app.janitor.preview()
     assert (plan.deleted, (await jobs.app.janitor.run()).deleted) == (4, 4)
+
+
+@pytest.mark.parametrize("bound", [{"count": 30}, {"bytes": 60_000}])
+async def test_a_preview_takes_dead_letters_from_those_who_have_most_as_a_run_does(
+    store: Store, bound: dict[str, int]
+) -> None:
+    jobs = await make(store, failed={"age": "7d", "count": None, "bytes": None} | bound)
+    await jobs.end("8d", 2, JobState.FAILED, tenant="small")
+    await jobs.end("5h", 21, JobState.FAILED, tenant="small", cells={"blob": bytes(1_000)})
+    await jobs.end("4h", 30, JobState.FAILED, tenant="large", cells={"blob": bytes(3_000)})
+    await jobs.end("3h", 5, JobState.FAILED, tenant="few")
+    plan = {step.target: step for step in (await jobs.app.janitor.preview()).steps}["failed"]
+    done = {step.target: step for step in (await jobs.app.janitor.run()).steps}["failed"]
+    assert plan.deleted > 20
+    assert plan == done
 
 
 # -- safety

@@ -10,17 +10,20 @@ from uuid import uuid4
 
 import pytest
 
-from headrace import App, Event, EventKind
+from headrace import App, Event, EventKind, never
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, InvalidJob, Unavailable
 from headrace.keeping.retention import Retention
 from headrace.payloads.object_url import parse
 from headrace.payloads.objects import Objects
+from headrace.seam.archive import HOUR
+from headrace.seam.instants import to_datetime
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Row, Settlement, Stamp
 from headrace.seam.references import is_reference
 from headrace.testing.wrapped import Carry, Wrapped
 from headrace.types import JobState, NewJob, Sections
+from headrace.vault import unarchived
 from headrace.vault.archiver import Archiver
 from headrace.vault.catalog import Catalog
 from tests import objects
@@ -39,6 +42,8 @@ class Place:
         self.clock = clock
         self.folder = folder
         self.backend: Backend
+        self.vault = True
+        """Whether retention knows that there is a vault."""
         self._made = 0
 
     async def end(self, count: int, state: JobState = JobState.COMPLETED, **row: Any) -> None:
@@ -66,7 +71,7 @@ class Place:
         """What a worker's retention does."""
         client = self.app.client
         return await Retention(
-            self.backend, self.clock, Random(1), client.observers, client.settings.retention
+            self.backend, self.clock, Random(1), client.observers, client.settings.retention, vault=self.vault
         ).sweep()  # fmt: skip
 
 
@@ -139,7 +144,57 @@ async def test_hard_bounds_obey_the_mark_too(store: Store, tmp_path: Path) -> No
     place.clock.advance("3m")
     assert await place.sweep() == 10
     await place.app.vault.leave()
+    assert await place.sweep() == 0, "its setting is still there"
+    place.vault = False
     assert await place.sweep() == 1
+
+
+async def test_nothing_goes_before_the_first_look_of_the_archiver(store: Store, tmp_path: Path) -> None:
+    place = await make(store, tmp_path, completed={"age": "1d", "count": 10}, failed={"age": "1h", "count": 10})
+
+    @place.app.task(name="count")
+    async def count(n: int) -> None: ...
+
+    @place.app.task(name="fail", retry=never())
+    async def fail(n: int) -> None:
+        raise ValueError("as always")
+
+    await place.app.enqueue_many([task.job(n) for task in (count, fail) for n in range(100)])
+    await place.app.drain()
+    place.clock.advance("5m")
+    assert await place.sweep() == 0
+    assert (await place.app.janitor.preview()).deleted == 0
+    assert await place.app.vault.archive() == 200
+    assert await place.sweep() > 0
+
+
+async def test_workers_that_have_begun_without_a_vault_learn_of_it_before_they_make_room(
+    store: Store, tmp_path: Path
+) -> None:
+    place = await make(store, tmp_path, failed={"age": "1h", "count": 10})
+    old = store.app(clock=place.clock, retention={"failed": {"count": 10}, "every": "1h"})
+
+    @old.task(name="fail", retry=never())
+    async def fail(n: int) -> None:
+        raise ValueError("as always")
+
+    work = asyncio.create_task(old.work())
+    await all_run(old, [fail.job(n) for n in range(100)])
+    before = sum(one.jobs for one in await old.janitor.removed())
+    assert before >= 85
+    await place.app.vault.archive()
+    await all_run(old, [fail.job(n) for n in range(100)])
+    assert sum(one.jobs for one in await old.janitor.removed()) == before
+    old.stop()
+    await work
+
+
+async def all_run(app: App, jobs: list[Any]) -> None:
+    """Enqueue jobs, and return when a worker has run them all."""
+    await app.enqueue_many(jobs)
+    async with asyncio.timeout(60):
+        while any(one.available or one.running for one in (await app.client.stats()).queues):
+            await asyncio.sleep(0.02)
 
 
 async def test_sql_sees_what_is_archived_and_what_is_not(place: Place) -> None:
@@ -203,6 +258,53 @@ async def test_a_job_runs_again_straight_from_the_vault(store: Store, tmp_path: 
     place.clock.advance("5m")
     await place.app.vault.archive()
     assert len([row for row in await place.rows() if row[0] == str(handle.id)]) == 2, "once for each end that stayed"
+
+
+async def test_a_query_counts_every_end_once_whenever_an_archiver_dies(place: Place) -> None:
+    client, count = place.app.client, "SELECT count(*) AS rows, count(DISTINCT id) AS jobs FROM jobs"
+    await place.end(20)
+    place.clock.advance("5m")
+    await place.app.vault.archive()
+    await place.end(5)
+    place.clock.advance("5m")
+    objects = MortalObjects(place.folder, after=True)
+    with pytest.raises(Dies):
+        await Archiver(
+            place.backend, objects, place.clock, Random(1), client.observers, client.settings.vault
+        ).archive()  # fmt: skip
+    assert await place.app.vault.query(count) == [{"rows": 25, "jobs": 25}]
+    assert len(await place.rows()) == 25, "a page is written that no mark knows of"
+    assert (await place.app.vault.confined(count)).rows == [[25, 25]]
+
+
+async def test_a_query_misses_nothing_that_is_archived_meanwhile(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    await place.end(10)
+    place.clock.advance("5m")
+    files = Catalog.files
+
+    async def late(self: Catalog, since: int | None = None, until: int | None = None) -> Any:
+        found = await files(self, since, until)
+        await place.app.vault.archive()
+        place.clock.advance("5h")
+        await place.sweep()
+        return found
+
+    monkeypatch.setattr(Catalog, "files", late)
+    assert await place.app.vault.query("SELECT count(*) AS jobs FROM jobs") == [{"jobs": 10}]
+
+
+async def test_a_query_over_too_much_that_is_not_archived_is_refused_unless_its_hours_are_bounded(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unarchived, "_MOST", 10)
+    for _ in range(3):
+        await place.end(6)
+        place.clock.advance("1h")
+    with pytest.raises(InvalidJob, match=r"at most 10 jobs that are not archived yet.*since, until"):
+        await place.app.vault.query("SELECT * FROM jobs")
+    since = to_datetime(place.clock.now() - 2 * HOUR)
+    [row] = await place.app.vault.query("SELECT count(*) AS jobs FROM jobs", since=since, until=since)
+    assert row["jobs"] == 6
 
 
 class Dies(BaseException):

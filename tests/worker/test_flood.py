@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
+import pytest
+
 from headrace import App, Client, Event, EventKind, Settings, never
+from headrace.keeping import retention
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Selector, Stamp
+from headrace.seam.records import Cancel, Claim, Selector, Stamp
 from headrace.testing.wrapped import Carry, Wrapped
 from headrace.types import JobState
 from tests.worker.conftest import FAST
@@ -16,6 +20,7 @@ from tests.worker.conftest import FAST
 T = TypeVar("T")
 _MOST = 300
 _JOBS = 1_500
+_FEW = 40
 
 
 class Counted(Wrapped):
@@ -50,13 +55,16 @@ def failing(store: Backend, seen: list[tuple[int, int]], **keep: Any) -> App:
     return app
 
 
-async def test_dead_letters_keep_to_their_bound_in_a_flood(store: Backend) -> None:
+@pytest.mark.parametrize("workers", [2, 12])
+async def test_dead_letters_keep_to_their_bound_in_a_flood(store: Backend, workers: int) -> None:
     seen: list[tuple[int, int]] = []
-    apps = [failing(store, seen, count=_MOST) for _ in range(2)]
+    apps = [failing(store, seen, count=_MOST) for _ in range(workers)]
     alerts: list[Event] = []
     apps[0].observe(alerts.append)
     first = apps[0].tasks["fail"]
-    async with apps[0], apps[1], asyncio.timeout(240):
+    async with AsyncExitStack() as open_apps, asyncio.timeout(240):
+        for app in apps:
+            await open_apps.enter_async_context(app)
         await apps[0].enqueue_many([first.options(tenant="quiet").job("x") for _ in range(20)])  # type: ignore[union-attr]
         await apps[0].drain()
         await apps[0].enqueue_many([first.options(tenant="noisy").job("x") for _ in range(_JOBS)])  # type: ignore[union-attr]
@@ -129,6 +137,42 @@ async def test_completed_jobs_over_their_bound_go_before_the_next_run_and_no_end
             await asyncio.sleep(0.02)
         app.stop()
         await work
+
+
+async def test_jobs_that_no_trip_ends_keep_to_their_bounds_too(store: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What dies with its workers, what expires and what people cancel."""
+    monkeypatch.setattr(retention, "_LOOK", 0.2)
+    given = {
+        "worker": FAST | {"name": "random", "max_lost": 0},
+        "patience": "1ms",
+        "retention": {state: {"count": _FEW} for state in ("failed", "cancelled")} | {"every": "1h"},
+    }
+    app = App(Client(store.sibling(), Settings.load(given, env={}, toml={})))
+
+    @app.task(name="wait", queue="work")
+    async def wait() -> None:
+        pass
+
+    async with app, asyncio.timeout(240):
+        backend = await app.client.backend()
+        for _ in range(5):
+            await app.enqueue_many([wait.job() for _ in range(_FEW)])
+            await backend.claim(Claim("gone", ("work",), _FEW, 1))
+        worker = asyncio.create_task(app.work())
+        while (await app.client.stats()).queues[0].running:
+            await asyncio.sleep(0.02)
+        await kept_at_most(app.client, "failed", _FEW)
+        await app.enqueue_many([wait.options(delay="1h").job() for _ in range(5 * _FEW)])
+        await app.client.alter(Selector(queue="work", states=frozenset((JobState.AVAILABLE,))), Cancel())
+        await kept_at_most(app.client, "cancelled", _FEW)
+        app.stop()
+        await worker
+
+
+async def kept_at_most(client: Client, target: str, most: int) -> None:
+    """Wait until no more jobs are kept of a state than that, of at least one."""
+    while not 0 < next(one.count for one in (await client.stats()).kept if one.target == target) <= most:
+        await asyncio.sleep(0.02)
 
 
 def _completed(stats: Any) -> int:

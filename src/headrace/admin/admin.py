@@ -26,6 +26,7 @@ from headrace.core.config import Settings
 from headrace.core.numbers import check_whole
 from headrace.core.validation import AnyId, check_which, raw_id
 from headrace.errors import ConfigError, JobNotFound, QueueFull, StoreFull
+from headrace.keeping.budget import usage_of
 from headrace.keeping.waiting_ends import look_at_ended
 from headrace.seam.instants import to_datetime
 from headrace.seam.policy import OPERATIONS
@@ -202,14 +203,15 @@ class Admin:
     async def overview(self) -> views.Overview:
         """Queues, workers and what is kept, in numbers."""
         stats, now = await self.reader.stats(), await self.reader.store_now()
-        ended = await look_at_ended(await self.reader.backend(), now)
+        backend = await self.reader.backend()
+        ended = await look_at_ended(backend, now)
         return views.Overview(
             url_without_secrets(self.client.settings.url),
             to_datetime(now),
             [_queue(queue, stats) for queue in stats.queues],
             [_worker(worker, now) for worker in stats.workers],
             [views.KeptView(one.target, one.count, one.bytes) for one in stats.kept],
-            stats.store_bytes,
+            (await usage_of(backend)).used,
             from_replica=self._replica is not None,
             oldest_dead_seconds=ended.dead_letter,
             vault_lag_seconds=ended.vault,

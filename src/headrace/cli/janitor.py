@@ -134,10 +134,10 @@ async def run_command(store: Store, force: bool, every: str | None, as_json: boo
 
 async def _go_on(client: Client, every: float) -> None:
     settings = client.settings
-    spare = 2 * micros(settings.patience)
     retention = Retention(
-        await client.backend(), client.clock, Random(), client.observers, settings.retention, spare=spare
-    )
+        await client.backend(), client.clock, Random(), client.observers, settings.retention,
+        spare=2 * micros(settings.patience), vault=settings.vault.url is not None,
+    )  # fmt: skip
     stop = asyncio.Event()
     with Stopper(stop.set):
         while not stop.is_set():

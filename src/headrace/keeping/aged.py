@@ -53,7 +53,7 @@ class Tally:
         self._bounds = bounds
         self._now = now
         self._latest = latest
-        self._past: set[JobId] = set()
+        self.past: set[JobId] = set()
         self.deleted = 0
         self.bytes = 0
         self._more, self._heavier = 0, 0
@@ -61,8 +61,8 @@ class Tally:
     def add_past(self, page: EndedPage) -> None:
         """Count what is too old."""
         gone = {record.id for record in past(self._bounds, page, self._now, self._latest)}
-        self._past |= gone
-        self._count(weight for record, weight in zip(page.records, page.weights, strict=True) if record.id in gone)
+        self.past |= gone
+        self.count(weight for record, weight in zip(page.records, page.weights, strict=True) if record.id in gone)
 
     def over(self, count: int, size: int) -> tuple[int, int]:
         """By how many jobs and bytes the others exceed their bounds, of so many in all."""
@@ -75,11 +75,12 @@ class Tally:
         for record, weight in zip(page.records, page.weights, strict=True):
             if (self._more >= excess and self._heavier >= over) or (record.finished_at or 0) > self._latest:
                 return False
-            if record.id not in self._past:
+            if record.id not in self.past:
                 self._more, self._heavier = self._more + 1, self._heavier + weight
-                self._count((weight,))
+                self.count((weight,))
         return True
 
-    def _count(self, weights: Iterable[int]) -> None:
+    def count(self, weights: Iterable[int]) -> None:
+        """Count what weighs so much."""
         for weight in weights:
             self.deleted, self.bytes = self.deleted + 1, self.bytes + weight

@@ -92,10 +92,15 @@ def bounds_of(settings: RetentionSettings, rules: Iterable[Rule]) -> dict[JobSta
             found[rule.state] = Bounds(rule.state, rule.age, rule.count, rule.bytes)
         else:
             scoped[rule.state].append(rule)
-    return {
-        state: Bounds(bounds.state, bounds.age, bounds.count, bounds.bytes, tuple(sorted(scoped[state], key=_rank)))
-        for state, bounds in found.items()
-    }
+    return {state: _with_scopes(bounds, scoped[state]) for state, bounds in found.items()}
+
+
+def _with_scopes(bounds: Bounds, rules: list[Rule]) -> Bounds:
+    """Bounds of count and bytes cannot tell whose jobs they remove. So they do not hold where some stay for ever."""
+    scoped = tuple(sorted(rules, key=_rank))
+    if any(rule.age is None for rule in scoped):
+        return Bounds(bounds.state, bounds.age, None, None, scoped)
+    return Bounds(bounds.state, bounds.age, bounds.count, bounds.bytes, scoped)
 
 
 def _from_settings(state: JobState, keep: Keep) -> Bounds:

@@ -15,7 +15,7 @@ from headrace.core.clock import Clock
 from headrace.core.documents import change_document
 from headrace.core.events import Observers
 from headrace.core.tasks import Tasks
-from headrace.errors import HeadraceError, StoreFull
+from headrace.errors import ConfigError, HeadraceError, StoreFull
 from headrace.keeping.queue_budgets import QueueBudgets
 from headrace.keeping.reserve import Reserve
 from headrace.seam.documents import DocumentStore
@@ -29,7 +29,9 @@ _FRESH = 5.0
 """Seconds for which a measurement counts while jobs are enqueued."""
 _NEAR = 0.7
 _FRESH_NEAR = 0.5
-"""The same once this part of the bytes is used."""
+"""The same once this part of the bytes is used, or while nobody knows yet how fast the store fills up."""
+_SOONEST, _STEPS = 0.1, 8
+"""The same at least, and how often the store is measured at least before new jobs are refused."""
 _SELDOM = 25.0
 """Seconds more if there is no budget."""
 _EVERY = 10.0
@@ -95,7 +97,9 @@ class BudgetWatch:
         self._backend = backend
         self._observers = observers
         self._measured: Measured | None = None
+        self._measured_at = 0.0
         self._looked = -_FRESH
+        self._fresh_for = _FRESH_NEAR
         documents = backend.documents
         self.queues = None if documents is None else QueueBudgets(backend, documents, clock, observers)
         self._reserve = None if documents is None else Reserve(backend, documents, clock)
@@ -118,7 +122,10 @@ class BudgetWatch:
         if self._backend.usage is None or self._backend.documents is None:
             return None
         budget = await read_budget(self._backend.documents)
+        before, looked = self._measured, self._measured_at
         self._measured = measured = Measured(await self._backend.usage(), budget)
+        self._measured_at = moment()
+        self._fresh_for = _fresh_for(before, measured, self._measured_at - looked)
         if measured.alarming:
             consequence = "new jobs are refused" if measured.refuses else "make room, or raise the budget"
             self._observers.alert(Alert.BUDGET_NEARLY_USED, "", f"{measured}: {consequence}")
@@ -145,8 +152,8 @@ class BudgetWatch:
 
     @property
     def _fresh(self) -> float:
-        near = self._measured is not None and self._measured.share >= _NEAR
-        return _FRESH_NEAR if near or (self.queues is not None and self.queues.nearly_full) else _FRESH
+        nearly = self.queues is not None and self.queues.nearly_full
+        return min(self._fresh_for, _FRESH_NEAR) if nearly else self._fresh_for
 
     async def _look_for_clients(self) -> None:
         """Measure for those who enqueue, if there are budgets; otherwise there is no hurry to look again."""
@@ -158,6 +165,7 @@ class BudgetWatch:
                 await self.measure()
             else:
                 self._measured = None
+                self._fresh_for = _FRESH_NEAR
             if await self.queues.measure() or bounded:
                 return
         except HeadraceError as error:
@@ -178,6 +186,24 @@ class BudgetWatch:
                     await self.look()
             except HeadraceError as error:
                 log.debug("the store could not be measured: %s", error)
+
+
+def _fresh_for(before: Measured | None, now: Measured, seconds: float) -> float:
+    """How long a measurement counts: a part of the time after which new jobs would be refused, if the store went on to
+    fill up as fast as since the one before."""
+    if before is None or now.budget is None or now.limit is None:
+        return _FRESH_NEAR
+    most = _FRESH_NEAR if now.share >= _NEAR else _FRESH
+    grown, left = now.usage.used - before.usage.used, now.limit * now.budget.refuse - now.usage.used
+    return most if grown <= 0 else min(max(seconds * left / grown / _STEPS, _SOONEST), most)
+
+
+async def usage_of(backend: Backend) -> Usage:
+    """What a store takes up; nothing where it cannot tell, or may not tell this process."""
+    try:
+        return Usage(0) if backend.usage is None else await backend.usage()
+    except ConfigError:
+        return Usage(0)
 
 
 async def read_budget(documents: DocumentStore) -> Budget | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 
 from msgspec import Struct
@@ -23,11 +23,15 @@ from headrace.types import JobState
 log = logging.getLogger("headrace")
 
 _STEP = 100
-"""A worker makes room whenever it has added a hundredth of a bound."""
+"""All workers together add a hundredth of a bound before they make room."""
 _SOFT_STEP = 20
 """Of completed and cancelled jobs: a twentieth."""
 _TRIP = 50
-"""One trip adds no more than a fiftieth of a bound, so that those of several workers do not exceed it by much."""
+"""One trip of each worker at the same time adds a fiftieth of a bound."""
+_UNKNOWN = 20
+"""Workers that there may be before anybody has looked."""
+_FRESH = 5.0
+"""Seconds for which their number counts."""
 _TRIES = 200
 _PAUSE = 0.02
 """Seconds that it leaves to another process which is making room."""
@@ -53,12 +57,14 @@ class HardBounds:
 
     Before a trip carries failures to the store that add up to a hundredth of a bound, the oldest dead letters are
     removed until there is room. The trip waits for that, so a flood of failures is no faster than its removal. Where
-    others make room at the same time, each leaves a hundredth free, and no trip adds more than a fiftieth of a bound.
-    So a bound is exceeded by about one fiftieth for each further worker.
+    others make room at the same time, each leaves a hundredth free, and what a trip adds is a share of a fiftieth of
+    the bound: the more workers are listed, the smaller. So they exceed it by a few hundredths, however many they are,
+    as long as it is at least ten jobs for each of them.
 
     Completed and cancelled jobs that ended a moment ago are spared, as an enqueue may be repeated: they may exceed
     their bounds for that long. So no trip waits for their removal: ``called`` asks the duty for it, earlier than it
-    would come by itself.
+    would come by itself. So do dead letters that no trip brings: those of a reap. What people cancel nobody tells of:
+    the duty looks after all states when the spared ones have become due (``sweep_all``).
     """
 
     def __init__(
@@ -75,6 +81,10 @@ class HardBounds:
         self._sweeper = sweeper
         self._job_of = job_of
         self._situation: Situation | None = None
+        self._workers = _UNKNOWN
+        self._counted_at = -math.inf
+        self._asked: set[JobState] = set()
+        """States that the duty is to look after."""
         self._loads = {state: _Load() for state in ENDED}
         self._under_way = {state: _Load() for state in ENDED}
         """What room was made for, and the store has not answered."""
@@ -105,7 +115,7 @@ class HardBounds:
         for position, one in enumerate(batch):
             if one.state is JobState.FAILED and one.keep:
                 more = _Load(load.count + 1, load.bytes + _weight(one, self._job_of(one)))
-                if position and _is_much(more, bounds):
+                if position and _is_much(more, bounds, _TRIP * self._workers):
                     return position, load
                 load = more
         return len(batch), load
@@ -118,26 +128,45 @@ class HardBounds:
                 total.count += load.count
                 total.bytes += load.bytes
         bounds = self._bounds()
-        if any(self._is_due(bounds[state]) for state in _SOFT if state in loads):
-            self.called.set()
+        for state in _SOFT:
+            if state in loads and self._is_due(bounds[state]):
+                self._call(state)
         if JobState.FAILED in loads and self._is_due(bounds[JobState.FAILED]):
-            await self._sweep_due((JobState.FAILED,))
+            await self._sweep_states((JobState.FAILED,), only_due=True)
+
+    def ended(self, state: JobState, count: int) -> None:
+        """Note jobs that have ended otherwise than by a trip: reaped, or expired when they were claimed. Nobody knows
+        what they weigh."""
+        self._loads[state].count += count
+        if state is JobState.FAILED or self._is_due(self._bounds()[state]):
+            self._call(state)
+
+    def _call(self, state: JobState) -> None:
+        self._asked.add(state)
+        self.called.set()
 
     async def catch_up(self) -> None:
-        """Remove the completed and cancelled jobs that are over their bounds. Raises nothing."""
+        """Remove what is over its bounds of the states that the duty was called for. Raises nothing."""
         self.called.clear()
-        await self._sweep_due(_SOFT)
+        asked, self._asked = self._asked, set()
+        await self._sweep_states(asked)
 
-    async def _sweep_due(self, states: Sequence[JobState]) -> None:
+    async def sweep_all(self) -> None:
+        """The same for all states."""
+        await self._sweep_states(ENDED)
+
+    async def _sweep_states(self, states: Collection[JobState], *, only_due: bool = False) -> None:
         now = asyncio.get_running_loop().time()
         if now < self._rests_until:
             return
         try:
-            situation = self._situation or await self._sweeper.look()
-            self._situation = situation
+            self._situation = situation = await self._sweeper.look()  # there may be a vault by now
             async with self._one_at_a_time:
+                if now - self._counted_at > _FRESH:
+                    self._workers = max(1, len((await self._backend.stats(self._clock.stamp())).workers))
+                    self._counted_at = now
                 for state in states:
-                    if self._is_due(situation.bounds[state]):
+                    if self._is_due(situation.bounds[state]) or not only_due:
                         await self._sweep(situation.bounds[state], situation)
         except ConfigError as error:
             self._rests_until = math.inf
@@ -156,17 +185,19 @@ class HardBounds:
         return self._sweeper.defaults if self._situation is None else self._situation.bounds
 
     def _is_due(self, bounds: Bounds) -> bool:
-        load, step = self._loads[bounds.state], _SOFT_STEP if bounds.state in _SOFT else _STEP
-        by_count = bounds.count is not None and load.count * step >= max(bounds.count, 1)
-        by_bytes = bounds.bytes is not None and load.bytes * step >= max(bounds.bytes, 1)
-        return load.count > 0 and (by_count or by_bytes)
+        step = _SOFT_STEP if bounds.state in _SOFT else _STEP
+        return _is_much(self._loads[bounds.state], bounds, step * self._workers)
 
     async def _sweep(self, bounds: Bounds, situation: Situation) -> None:
+        if bounds.count is None and bounds.bytes is None:
+            return
         state, load = bounds.state, copy(self._loads[bounds.state])
         coming = self._under_way[state]
         clause = SweepClause(
             target=SweepTarget(state.value),
-            max_count=None if bounds.count is None else max(0, bounds.count - max(coming.count, bounds.count // _STEP)),
+            max_count=None
+            if bounds.count is None
+            else max(0, bounds.count - max(coming.count, self._free(bounds.count))),
             max_bytes=None if bounds.bytes is None else max(0, bounds.bytes - max(coming.bytes, bounds.bytes // _STEP)),
             spare=self._sweeper.spare_of(bounds),
             ended_by=situation.ended_by.get(state),
@@ -185,6 +216,10 @@ class HardBounds:
         if removed:
             self._tell(bounds, removed)
 
+    def _free(self, count: int) -> int:
+        """How many jobs to leave room for besides: a hundredth, but one of each worker if the bound is small."""
+        return max(count // _STEP, min(self._workers, count // 10))
+
     def _tell(self, bounds: Bounds, removed: int) -> None:
         target = bounds.state.value
         self._observers.tell(Event(EventKind.SWEPT, detail=f"{removed} from {target}", count=removed))
@@ -195,9 +230,10 @@ class HardBounds:
             self._observers.alert(Alert.DEAD_LETTERS_FULL, "", sentence)
 
 
-def _is_much(load: _Load, bounds: Bounds) -> bool:
-    by_count = bounds.count is not None and load.count * _TRIP > bounds.count
-    return by_count or (bounds.bytes is not None and load.bytes * _TRIP > bounds.bytes)
+def _is_much(load: _Load, bounds: Bounds, parts: int) -> bool:
+    """Whether it is more than one of so many parts of a bound."""
+    by_count = bounds.count is not None and load.count * parts > bounds.count
+    return by_count or (bounds.bytes is not None and load.bytes * parts > bounds.bytes)
 
 
 def _weight(settlement: Settlement, job: Leased | None) -> int:

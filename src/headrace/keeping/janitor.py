@@ -217,7 +217,8 @@ class Janitor:
         ``states``: ``"completed"``, ``"cancelled"``, ``"failed"``, or several; all three by default. ``queue`` and
         ``task``: only their jobs. A rule of a task counts before one of a queue. ``count`` and ``bytes``: how many jobs
         of a state are kept at most, whatever their age, and how large they may be together. They are bounds of a whole
-        state. Without them those of the settings stay, or none with ``"forever"``.
+        state. Without them those of the settings stay, or none with ``"forever"``: also that of a queue or a task lifts
+        those of its state.
         """
         await self.put(make_rules(age, **options))
 
@@ -227,7 +228,14 @@ class Janitor:
         defaults = bounds_of(settings, ())
         whole = [_filled(rule, defaults[rule.state]) for rule in rules]
         scopes = {rule.scope for rule in whole}
-        await papers.change_rules(lambda old: [*(one for one in old if one.scope not in scopes), *whole])
+        given = [rule for rule in rules if rule.count is not None or rule.bytes is not None]
+
+        def replaced(old: list[Rule]) -> list[Rule]:
+            new = [*(one for one in old if one.scope not in scopes), *whole]
+            _check_no_bound_on(given, new)
+            return new
+
+        await papers.change_rules(replaced)
 
     async def forget(
         self, *, states: str | Iterable[str] | None = None, queue: str | None = None, task: str | None = None
@@ -397,7 +405,8 @@ class Janitor:
         if backend.documents is None or backend.archive is None:
             raise ConfigError("this store keeps no rules of retention, so its janitor cannot be run by hand")
         spare = 2 * micros(client.settings.patience)
-        return Sweeper(backend, client.clock, client.observers, client.settings.retention, spare)
+        settings, vault = client.settings.retention, client.settings.vault.url is not None
+        return Sweeper(backend, client.clock, client.observers, settings, spare, vault=vault)
 
     async def _papers(self) -> Papers:
         papers = (await self._sweeper()).papers
@@ -439,6 +448,17 @@ def _filled(rule: Rule, default: Bounds) -> Rule:
         return rule
     count = default.count if rule.count is None else rule.count
     return replace(rule, count=count, bytes=default.bytes if rule.bytes is None else rule.bytes)
+
+
+def _check_no_bound_on(given: Sequence[Rule], rules: Sequence[Rule]) -> None:
+    """Refuse a bound of a whole state, if some of its jobs are kept for ever."""
+    for rule in given:
+        for one in rules:
+            if one.state is rule.state and one.age is None and (one.queue is not None or one.task is not None):
+                raise ConfigError(
+                    f"count, bytes: expected none for {rule.state.value} jobs, as there is a rule that keeps some of "
+                    f"them for ever, and a bound could not spare those ({one}); forget that rule first"
+                )
 
 
 async def _stops(sweeper: Sweeper, situation: Situation) -> list[str]:

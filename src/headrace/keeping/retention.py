@@ -32,6 +32,8 @@ _FAILURES = 3
 """Failures of a step in a row that raise an alert."""
 _SELDOM = 64
 """The most beats between two tries of a step that this worker is not allowed to do."""
+_LOOK = 10.0
+"""Seconds between two looks at the hard bounds, at least."""
 _STEP = 1_000
 """Counts of removed jobs that are forgotten at once."""
 _HOUR = 3_600_000_000
@@ -57,17 +59,20 @@ class Retention:
         settings: RetentionSettings,
         *,
         spare: int = 0,
+        vault: bool = False,
         failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """``spare``: what ended more recently than this stays, in microseconds. ``failed`` is told of errors."""
+        """``spare``: what ended more recently than this stays, in microseconds. ``vault``: whether nothing goes that is
+        not archived. ``failed`` is told of errors."""
         self._backend = backend
         self._clock = clock
         self._rng = rng
         self._observers = observers
         self._settings = settings
         self._every = micros(settings.every) / 1e6
+        self._look_every = max(spare / 1e6, _LOOK)
         self._gap = micros(settings.safety.gap)
-        self._sweeper = Sweeper(backend, clock, observers, settings, spare)
+        self._sweeper = Sweeper(backend, clock, observers, settings, spare, vault=vault)
         self._failed = failed
         self._between: HardBounds | None = None
         self._situation: Situation | None = None
@@ -96,6 +101,11 @@ class Retention:
         self._between = HardBounds(self._backend, self._clock, self._observers, self._sweeper, job_of)
         return self._between
 
+    def ended(self, state: JobState, count: int) -> None:
+        """Note jobs that no trip has ended."""
+        if self._between is not None:
+            self._between.ended(state, count)
+
     async def run(self) -> None:
         """Sweep until cancelled. What this worker is not allowed to do is tried less and less often."""
         while True:
@@ -109,11 +119,15 @@ class Retention:
             return
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        with suppress(TimeoutError):
-            while loop.time() < until:
-                async with asyncio.timeout_at(until):
+        while (now := loop.time()) < until:
+            look = min(until, now + self._look_every)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(look):
                     await self._between.called.wait()
+            if self._between.called.is_set():
                 await self._between.catch_up()
+            elif look < until:
+                await self._between.sweep_all()
 
     async def sweep(self) -> int:
         """Run all steps once; returns how much they removed. Raises nothing: what failed is reported and runs again."""

@@ -13,9 +13,11 @@ from headrace.core.config import RetentionSettings
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.slow_calls import timed
 from headrace.keeping.aged import Tally, count_past, pages_until, past
+from headrace.keeping.archive_marks import Marks
 from headrace.keeping.bounds import Bounds, bounds_of
 from headrace.keeping.papers import Last, Papers, Step
 from headrace.keeping.safety import Safety
+from headrace.keeping.shed import DeadLetters
 from headrace.seam.archive import Mark
 from headrace.seam.protocol import Backend
 from headrace.seam.records import SweepClause, SweepTarget, Swept
@@ -37,9 +39,17 @@ class Sweeper:
     time to other work."""
 
     def __init__(
-        self, backend: Backend, clock: Clock, observers: Observers, settings: RetentionSettings, spare: int
+        self,
+        backend: Backend,
+        clock: Clock,
+        observers: Observers,
+        settings: RetentionSettings,
+        spare: int,
+        *,
+        vault: bool,
     ) -> None:
-        """``spare``: what ended more recently than this stays, in microseconds."""
+        """``spare``: what ended more recently than this stays, in microseconds. ``vault``: whether this process knows
+        of one. Then nothing goes that is not archived, even before anybody has begun to archive."""
         self._backend = backend
         self._clock = clock
         self._observers = observers
@@ -47,6 +57,7 @@ class Sweeper:
         self.defaults = bounds_of(settings, ())
         """What counts where the store has no rules."""
         self._spare = spare
+        self._unarchived = Marks() if vault else None
         self._safety = Safety(settings.safety)
         self.papers = None if backend.documents is None else Papers(backend.documents)
 
@@ -56,7 +67,7 @@ class Sweeper:
         if self.papers is None:
             return Situation(now, self.defaults, Last(at=now))
         rules, last, marks = await self.papers.read()
-        bounds = bounds_of(self._settings, rules)
+        bounds, marks = bounds_of(self._settings, rules), marks or self._unarchived
         return Situation(now, bounds, last, {} if marks is None else marks.ended_by())
 
     async def stop(self, bounds: Bounds, situation: Situation) -> str:
@@ -94,7 +105,8 @@ class Sweeper:
             await asyncio.sleep(loop.time() - began)
 
     async def preview(self, bounds: Bounds, situation: Situation) -> Step:
-        """What would go of one state: what is too old, and the oldest of the others, as long as there are too many."""
+        """What would go of one state: what is too old, and as long as there are too many, the oldest of the others, or
+        of those tenants that have most dead letters."""
         archive = self._backend.archive
         assert archive is not None
         kept = {one.target: one for one in (await self._backend.stats(self._clock.stamp())).kept}
@@ -107,7 +119,12 @@ class Sweeper:
             ):
                 tally.add_past(page)
         excess, over = tally.over(count, size)
-        if excess > 0 or over > 0:
+        if (excess > 0 or over > 0) and bounds.state is JobState.FAILED:
+            letters = DeadLetters(tally.past, latest)
+            async for page in pages_until(archive, bounds, situation.now, None, self._clock.stamp()):
+                letters.add(page)
+            tally.count(letters.shed(self.clause(bounds, situation, by_age=False)))
+        elif excess > 0 or over > 0:
             async for page in pages_until(archive, bounds, latest, None, self._clock.stamp()):
                 if not tally.add_oldest(page, excess, over):
                     break

@@ -71,8 +71,7 @@ def stats(answers: Sequence[Stats]) -> Stats:
         known = kept.get(part.target, KeptStats(part.target, 0, 0))
         kept[part.target] = KeptStats(part.target, known.count + part.count, known.bytes + part.bytes)
     workers = _listed_once(worker for answer in answers for worker in answer.workers)
-    size = sum(answer.store_bytes for answer in answers)
-    return Stats([queues[name] for name in sorted(queues)], workers, list(kept.values()), size)
+    return Stats([queues[name] for name in sorted(queues)], workers, list(kept.values()))
 
 
 def _listed_once(workers: Iterable[WorkerStats]) -> list[WorkerStats]:

@@ -605,8 +605,8 @@ class Backend(Protocol):
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest.
 
-        With ``queues``: only these, and the workers that claim from one of them, without ``kept`` and
-        ``store_bytes``. The cost depends on these queues and workers, not on how many other queues there are.
+        With ``queues``: only these, and the workers that claim from one of them, without ``kept``. The
+        cost depends on these queues and workers, not on how many other queues there are.
         """
 
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:

@@ -624,8 +624,6 @@ class Stats(Struct, frozen=True):
     queues: list[QueueStats]
     workers: list[WorkerStats]
     kept: list[KeptStats]
-    store_bytes: int = 0
-    """Bytes of the whole store where it can tell (a file's size), else 0."""
 
 
 class SweepTarget(StrEnum):

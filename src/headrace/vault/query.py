@@ -15,10 +15,10 @@ from headrace.errors import ConfigError, InvalidJob
 from headrace.payloads.objects import Objects, for_each
 from headrace.vault.catalog import Catalog
 from headrace.vault.layout import PageFile
+from headrace.vault.unarchived import Unarchived
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
 
 Rows = list[dict[str, Any]]
 _VIEWS = """
@@ -48,14 +48,19 @@ class Answer(Struct, frozen=True):
     """Whether there are others."""
 
 
-async def query(
-    objects: Objects, sql: str, parameters: Sequence[Any], files: Sequence[PageFile], hot: pa.Table
-) -> Rows:
+class Ends(Struct, frozen=True):
+    """What the views are made of."""
+
+    files: Sequence[PageFile]
+    hot: Unarchived
+
+
+async def query(objects: Objects, sql: str, parameters: Sequence[Any], ends: Ends) -> Rows:
     """The rows of one statement over the view ``jobs``: these files, and jobs that are not archived yet. Files of a
     bucket are fetched first."""
     with tempfile.TemporaryDirectory(prefix="headrace-vault-") as folder:
-        paths = await _local(objects, files, Path(folder))
-        return await asyncio.to_thread(_run, sql, parameters, paths, hot)
+        paths = await _local(objects, ends.files, Path(folder))
+        return await asyncio.to_thread(_run, sql, parameters, paths, ends)
 
 
 async def _local(objects: Objects, files: Sequence[PageFile], folder: Path) -> list[str]:
@@ -71,16 +76,16 @@ async def _local(objects: Objects, files: Sequence[PageFile], folder: Path) -> l
     return [str(path) for path in paths]
 
 
-async def query_confined(objects: Objects, sql: str, files: Sequence[PageFile], hot: pa.Table, most: int) -> Answer:
+async def query_confined(objects: Objects, sql: str, ends: Ends, most: int) -> Answer:
     """The first rows of one ``SELECT``. It sees the two views: no other file, no network and no setting, and it is cut
     off after a while. For people whom the process does not trust with its own rights."""
     with tempfile.TemporaryDirectory(prefix="headrace-vault-") as folder:
-        paths = await _local(objects, files, Path(folder))
-        return await asyncio.to_thread(_run_confined, sql, paths, hot, most)
+        paths = await _local(objects, ends.files, Path(folder))
+        return await asyncio.to_thread(_run_confined, sql, paths, ends, most)
 
 
-def _run(sql: str, parameters: Sequence[Any], paths: list[str], hot: pa.Table) -> Rows:
-    with _connected(paths, hot) as connection:
+def _run(sql: str, parameters: Sequence[Any], paths: list[str], ends: Ends) -> Rows:
+    with _connected(paths, ends) as connection:
         import duckdb
 
         try:
@@ -91,8 +96,8 @@ def _run(sql: str, parameters: Sequence[Any], paths: list[str], hot: pa.Table) -
             raise InvalidJob(f"query: {error}") from error
 
 
-def _run_confined(sql: str, paths: list[str], hot: pa.Table, most: int) -> Answer:
-    with _connected(paths, hot) as connection:
+def _run_confined(sql: str, paths: list[str], ends: Ends, most: int) -> Answer:
+    with _connected(paths, ends) as connection:
         import duckdb
 
         try:
@@ -117,20 +122,25 @@ def _run_confined(sql: str, paths: list[str], hot: pa.Table, most: int) -> Answe
     return Answer(columns, [list(row) for row in rows[:most]], len(rows) > most)
 
 
-def _connected(paths: list[str], hot: pa.Table) -> duckdb.DuckDBPyConnection:
-    """A connection that has the views."""
+def _connected(paths: list[str], ends: Ends) -> duckdb.DuckDBPyConnection:
+    """A connection that has the views. Each end is in them once: an end of the store may be in late files too."""
     try:
         import duckdb
     except ImportError as error:
         raise ConfigError(f"queries need duckdb ({error}); install: pip install 'headrace[vault]'") from error
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
-    connection.register("hot", hot)
-    cold = f"SELECT * FROM read_parquet({_quoted(paths)}, union_by_name = true, hive_partitioning = false)"
-    both = f"{cold} UNION ALL BY NAME SELECT * FROM hot" if paths else "SELECT * FROM hot"
+    connection.register("hot", ends.hot.table)
+    late = [path for path, file in zip(paths, ends.files, strict=True) if ends.hot.may_have(file)]
+    hot = f"SELECT * FROM hot ANTI JOIN {_parquet(late)} USING (id, epoch)" if late else "SELECT * FROM hot"
+    both = f"SELECT * FROM {_parquet(paths)} UNION ALL BY NAME {hot}" if paths else hot
     connection.execute(f"CREATE VIEW jobs AS {both}")
     connection.execute(_VIEWS)
     return connection
+
+
+def _parquet(paths: list[str]) -> str:
+    return f"read_parquet({_quoted(paths)}, union_by_name = true, hive_partitioning = false)"
 
 
 def _quoted(paths: list[str]) -> str:

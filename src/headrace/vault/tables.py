@@ -38,8 +38,8 @@ def jobs_table(records: Sequence[Record]) -> pa.Table:
     pa = arrow()
     moment = pa.timestamp("us", tz="UTC")
     columns: dict[str, Any] = {
-        "id": pa.array([str(UUID(bytes=one.id)) for one in records]),
-        "state": pa.array([one.state.value for one in records]),
+        "id": pa.array([str(UUID(bytes=one.id)) for one in records], pa.string()),
+        "state": pa.array([one.state.value for one in records], pa.string()),
         "ended_at": pa.array([one.finished_at for one in records], moment),
     }
     columns |= {name: pa.array([getattr(one, name) for one in records], pa.string()) for name in _TEXTS}

@@ -19,22 +19,19 @@ from headrace.core.upkeep import VAULT
 from headrace.core.view import View
 from headrace.errors import ConfigError, InvalidJob
 from headrace.keeping.archive_marks import ArchiveMarks
-from headrace.keeping.bounds import ENDED
 from headrace.payloads.object_url import parse
 from headrace.payloads.objects import Objects
 from headrace.payloads.stowage import Stowage
-from headrace.seam.archive import Mark
 from headrace.seam.instants import from_datetime
-from headrace.seam.records import InsertStatus, Record, Requeue, Row, Selector
+from headrace.seam.records import InsertStatus, Requeue, Row, Selector
 from headrace.types import SECTIONS, JobState
 from headrace.vault.archiver import Archiver
 from headrace.vault.catalog import Catalog, Compacted, Verified
 from headrace.vault.layout import JOBS, folder_of
-from headrace.vault.query import Answer, query, query_confined
-from headrace.vault.tables import arrow, encode, jobs_table
+from headrace.vault.query import Answer, Ends, query, query_confined
+from headrace.vault.tables import arrow, encode
+from headrace.vault.unarchived import read_unarchived
 
-_HOT = 200_000
-"""Jobs that are not archived yet, at most, that a query reads from the store."""
 _CARRIED = ("queue", "task", "tenant", "priority", "group", "headers", "max_attempts", "timeout", "result_ttl")
 
 
@@ -67,7 +64,7 @@ class Vault:
     """Ended jobs, and rows of your own, as Parquet files in a directory or bucket, for good.
 
     Workers write ended jobs to it before retention may remove them, if ``vault.url`` is set. SQL sees both: what is
-    archived, and what is not yet.
+    archived, and what is not yet. The latter has its sections, ``result`` and ``error`` in the store alone.
 
     >>> import asyncio, tempfile
     >>> from headrace import App
@@ -122,41 +119,28 @@ class Vault:
     ) -> list[dict[str, Any]]:
         """The rows of a DuckDB statement over the views ``jobs`` and ``attempts``. ``since`` and ``until`` bound when
         jobs ended, to the hour: other files are not read."""
-        objects = self._open()
-        files = await Catalog(objects).files(_instant(since), _instant(until))
-        hot = await self._hot(_instant(since), _instant(until))
-        return await query(objects, sql, parameters, files, jobs_table(hot))
+        return await query(self._open(), sql, parameters, await self._ends(_instant(since), _instant(until)))
 
     async def confined(self, sql: str, *, most: int = 200) -> Answer:
         """The first rows of one ``SELECT`` over the same views. It can read and change nothing else: for a box in a
         dashboard."""
-        objects = self._open()
-        files = await Catalog(objects).files()
-        return await query_confined(objects, sql, files, jobs_table(await self._hot(None, None)), most)
+        return await query_confined(self._open(), sql, await self._ends(), most)
 
-    async def _hot(self, since: int | None, until: int | None) -> list[Record]:
-        """Ended jobs that are not archived yet, without their cells."""
-        client = self._owner.client
+    async def _ends(self, since: int | None = None, until: int | None = None) -> Ends:
+        """What is archived and what is not yet. The store is read first: what is archived meanwhile is in both, and
+        counts once."""
+        objects, client = self._open(), self._owner.client
         backend = await client.backend()
         if backend.documents is None or backend.archive is None:
-            return []
-        marks = await ArchiveMarks(backend.documents).read()
-        found: list[Record] = []
-        for state in ENDED:
-            after: Mark | None = marks.of(state).mark
-            while len(found) < _HOT:
-                page = await backend.archive.ended(state, after, 1_000, at=client.clock.stamp())
-                found += page.records
-                if page.last is None:
-                    break
-                after = page.last
-        return [one for one in found if (since or 0) <= (one.finished_at or 0) <= (until or 1 << 62)]
+            raise ConfigError("vault.url: this store does not list what has ended; unset it")
+        hot = await read_unarchived(backend.documents, backend.archive, client.clock, since, until)
+        return Ends(await Catalog(objects).files(since, until), hot)
 
     async def append(
         self, table: str, rows: Sequence[Mapping[str, Any]], *, at: datetime | None = None, name: str | None = None
     ) -> str | None:
-        """Write rows of your own under ``table/date=/hour=``; returns the key of the file. Read them with any tool, or
-        with ``query_table``. ``at``: their hour, if it is not this one. ``name``: of the file; one that is there
+        """Write rows of your own under ``table/date=/hour=``; returns the key of the file. Read them with any
+        tool that knows Parquet. ``at``: their hour, if it is not this one. ``name``: of the file; one that is there
         already stays as it is. So a vault is a ``RowSink``, for trackers and hot tables."""
         if "/" in check_name(table, "table") or table in (JOBS, ".", ".."):
             raise InvalidJob(f"table: expected a name without slashes that is not {JOBS!r}, got {table!r}")
@@ -183,19 +167,17 @@ class Vault:
         """Run jobs again, straight from the vault: those that fit a condition in SQL, such as ``id = ?`` or
         ``task = 'charge' AND state = 'failed'``, oldest end first. A job that is still in the store is requeued there;
         one that is not is enqueued again under its id, without its key."""
-        objects = self._open()
-        files = await Catalog(objects).files()
         sql = (
             f"SELECT * FROM jobs WHERE ({where}) QUALIFY row_number() OVER (PARTITION BY id ORDER BY epoch DESC) = 1 "
             f"ORDER BY ended_at, id LIMIT {int(limit)}"
         )
-        hot = await self._hot(None, None)
-        found = await query(objects, sql, parameters, files, jobs_table(hot))
+        ends = await self._ends()
+        found = await query(self._open(), sql, parameters, ends)
         client = self._owner.client
         backend = await client.backend()
-        known = {one.id for one in hot}
-        stored = [job_id for one in found if (job_id := UUID(one["id"]).bytes) in known]
-        rows = [_row(one) for one in found if UUID(one["id"]).bytes not in known]
+        known = set(ends.hot.table.column("id").to_pylist())
+        stored = [UUID(one["id"]).bytes for one in found if one["id"] in known]
+        rows = [_row(one) for one in found if one["id"] not in known]
         answers = await backend.insert(rows, client.clock.stamp())
         stored += [one.id for one in answers if one.status is InsertStatus.SAME]
         ended = frozenset((JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED))

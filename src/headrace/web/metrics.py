@@ -69,7 +69,8 @@ class Metrics:
         families: list[Metric] = [*self._process()]
         if with_store and self._store is not None:
             await self._store.fresh()
-            families += of_store(self._store.stats, self._store.now, self._backend, self._store.ended)
+            store = self._store
+            families += of_store(store.stats, store.now, self._backend, store.ended, store.usage)
         return expose(families)
 
     def _process(self) -> Iterator[Metric]:

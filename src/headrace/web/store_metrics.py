@@ -12,13 +12,16 @@ from prometheus_client.core import Metric
 from headrace.api.client import Client
 from headrace.core.upkeep import MOST, OTHER, capped
 from headrace.errors import HeadraceError
+from headrace.keeping.budget import usage_of
 from headrace.keeping.waiting_ends import NOTHING, WaitingEnds, look_at_ended
 from headrace.seam.records import QueueStats, Stats, WorkerStats
+from headrace.seam.usage import Usage
 from headrace.web.families import gauge, pairs
 
 _FRESH = 5.0
 """Seconds for which the store's numbers are used again."""
 _PATIENCE = 3.0
+_NOTHING = Usage(0)
 _STATES = ("due", "scheduled", "running", "paused", "completed", "cancelled", "failed")
 
 
@@ -32,6 +35,7 @@ class StoreNumbers:
         self.stats: Stats | None = None
         self.now = 0
         self.ended = NOTHING
+        self.usage = _NOTHING
 
     async def fresh(self) -> None:
         """Ask the store, unless it was asked lately."""
@@ -41,13 +45,16 @@ class StoreNumbers:
             try:
                 async with asyncio.timeout(_PATIENCE):
                     self.stats, self.now = await self._client.stats(), await self._client.store_now()
-                    self.ended = await look_at_ended(await self._client.backend(), self.now)
+                    backend = await self._client.backend()
+                    self.ended, self.usage = await look_at_ended(backend, self.now), await usage_of(backend)
             except (HeadraceError, OSError, TimeoutError):
                 self.stats = None
             self._asked = time.monotonic()
 
 
-def of_store(stats: Stats | None, now: int, backend: str, ended: WaitingEnds = NOTHING) -> Iterator[Metric]:
+def of_store(
+    stats: Stats | None, now: int, backend: str, ended: WaitingEnds = NOTHING, usage: Usage = _NOTHING
+) -> Iterator[Metric]:
     """What the store says of itself; None: it did not answer."""
     yield gauge("backend_up", "Whether the store answered.", ["backend"], [((backend,), stats is not None)])
     if stats is None:
@@ -72,9 +79,10 @@ def of_store(stats: Stats | None, now: int, backend: str, ended: WaitingEnds = N
         yield gauge("vault_lag_seconds", words, [], [((), ended.vault)])
     kept = [((one.target,), one.count) for one in stats.kept]
     yield gauge("kept_records", "Ended jobs, ticks and keys that are kept.", ["class"], kept)
-    yield gauge(
-        "backend_bytes", "Bytes of the store, where it can tell.", ["backend"], [((backend,), stats.store_bytes)]
-    )
+    yield gauge("backend_bytes", "Bytes of the store, where it can tell.", ["backend"], [((backend,), usage.used)])
+    parts = [((backend, part), number) for part, number in usage.parts.items()]
+    words = "More about that: bytes that are free, logged or kept aside, and dead tuples, as far as the store has them."
+    yield gauge("backend_part", words, ["backend", "part"], parts)
     yield gauge("workers", "Workers that are alive.", [], [((), len(stats.workers))])
     yield from _of_workers(stats.workers)
     yield gauge("store_timestamp_seconds", "The store's clock.", [], [((), now / 1e6)])

@@ -72,6 +72,7 @@ class Duties:
             gap=exchange.renewer.gap,
             claimer=exchange.claimer,
             guest_of=frozenset(exchange.queues) if guest else None,
+            ended=retention.ended,
         )
         self._retention = retention
         self._object_keeper = (
@@ -148,6 +149,7 @@ def retention_of(exchange: Exchange) -> Retention:
         exchange.observers,
         settings.retention,
         spare=2 * micros(settings.patience),
+        vault=settings.vault.url is not None,
         failed=exchange.outage.failed,
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Callable
 from random import Random
 
 from msgspec.structs import replace
@@ -47,9 +49,12 @@ class Reaper:
         gap: float,
         claimer: Claimer,
         guest_of: frozenset[str] | None = None,
+        ended: Callable[[JobState, int], None] = lambda state, count: None,
     ) -> None:
-        """``guest_of``: the queues of a guest. It reaps only while no worker claims from others."""
+        """``guest_of``: the queues of a guest. It reaps only while no worker claims from others. ``ended`` is told how
+        many jobs it has ended."""
         self._guest_of = guest_of
+        self._ended = ended
         self._backend = backend
         self._clock = clock
         self._rng = rng
@@ -99,6 +104,9 @@ class Reaper:
             if self._observers.meter is not None:
                 self._observers.meter.upkeep.ran_out(job.queue, waits_again=job.state is JobState.AVAILABLE)
             self._observers.tell(event_of(job))
+        for state, count in Counter(job.state for job in reaped).items():
+            if state is not JobState.AVAILABLE:
+                self._ended(state, count)
         if at_once and reaped:
             self._claimer.wake()
         return len(reaped)

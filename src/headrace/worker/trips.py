@@ -175,6 +175,8 @@ class Trips:
             self._claimer.got(claimed, want, sent_at, since)
             if self._observers.meter is not None:
                 self._observers.meter.claims.add(len(claimed.jobs))
+            if self._room is not None and claimed.expired:
+                self._room.ended(JobState.CANCELLED, len(claimed.expired))
             for job in claimed.expired:
                 self._observers.tell(
                     Event(EventKind.EXPIRED, job.id, job.queue, job.task, key=job.key, detail=job.reason)

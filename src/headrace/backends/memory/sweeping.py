@@ -10,12 +10,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headrace.backends.dead_letter_shares import bound_of, condemn, goes_on
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.ledger import TICK_BYTES
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.memory.turns import MemoryTurns
 from headrace.seam import records as r
+from headrace.seam.dead_letter_shares import bound_of, condemn, goes_on
 from headrace.types import JobState
 
 Sized = tuple[Any, int]

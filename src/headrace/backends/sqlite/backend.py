@@ -306,7 +306,7 @@ class SqliteBackend(lock_guard.Watched):
 
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         cap = self.limits.count_cap
-        return await self._read(lambda session, now: stats(session, queues, cap, self._bytes(), now), at)
+        return await self._read(lambda session, now: stats(session, queues, cap, now), at)
 
     async def shrink(self) -> tuple[int, int]:
         """Give back to the volume what the file does not use: its size before and after. Others wait meanwhile."""
@@ -314,8 +314,3 @@ class SqliteBackend(lock_guard.Watched):
 
     async def usage(self) -> Usage:
         return await self._read(lambda session, _: usage_of(session, self.path), None)
-
-    def _bytes(self) -> int:
-        """The size of the file and of its log."""
-        files = (self.path, f"{self.path}-wal")
-        return sum(os.stat(file).st_size for file in files if os.path.exists(file))

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import apsw
 
-from headrace.backends import dead_letter_shares
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.seam import dead_letter_shares
 from headrace.seam.records import SweepClause
 
 _SQL = load("dead_letter")

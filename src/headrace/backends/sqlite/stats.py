@@ -25,7 +25,7 @@ _TARGETS = {code: state.value for code, state in enumerate(STATES)} | {
 }
 
 
-def stats(session: Session, names: Sequence[str] | None, count_cap: int, store_bytes: int, now: int) -> Stats:
+def stats(session: Session, names: Sequence[str] | None, count_cap: int, now: int) -> Stats:
     """The store in numbers, or some of its queues."""
     if names is None:
         queues = session.rows(_SQL["queues"], (now,))
@@ -37,7 +37,7 @@ def stats(session: Session, names: Sequence[str] | None, count_cap: int, store_b
     if names is not None:
         return Stats(found, claiming_from(names, workers), [])
     kept = [KeptStats(_TARGETS[code], count, size) for code, count, size in session.rows(_SQL["places"])]
-    return Stats(found, workers, kept, store_bytes)
+    return Stats(found, workers, kept)
 
 
 def _queues(session: Session, rows: Sequence[Any], count_cap: int, now: int) -> list[QueueStats]:

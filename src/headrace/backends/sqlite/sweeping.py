@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import apsw
 
-from headrace.backends.dead_letter_shares import bound_of, goes_on
 from headrace.backends.sqlite import dead_letters, ledger, removals, rules, tenants
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import CODES, COMPLETED, FAILED, KEYS
 from headrace.backends.sqlite.transaction import Session, Stored, Transaction
 from headrace.backends.sqlite.transitions import forget, outlive
+from headrace.seam.dead_letter_shares import bound_of, goes_on
 from headrace.seam.records import JobId, SweepClause, SweepTarget, Swept
 from headrace.types import JobState
 

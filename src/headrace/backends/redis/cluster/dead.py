@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from headrace.backends.dead_letter_shares import condemn, gives
 from headrace.backends.redis.cluster.shard import Ended, EndedJob
 from headrace.backends.redis.cluster.shards import Shards, every
+from headrace.seam.dead_letter_shares import condemn, gives
 from headrace.seam.records import Stamp, SweepClause
 
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from headrace.backends.dead_letter_shares import bound_of, goes_on
 from headrace.backends.redis import ticks
 from headrace.backends.redis.cluster.dead import condemn_heaviest
 from headrace.backends.redis.cluster.shard import Ended, EndedJob, Overdue, Share
 from headrace.backends.redis.cluster.shards import Shards, every, gather
 from headrace.backends.redis.schedule_layout import TICK_BYTES
+from headrace.seam.dead_letter_shares import bound_of, goes_on
 from headrace.seam.records import Reap, Reaped, Stamp, SweepClause, SweepTarget, Swept
 
 
