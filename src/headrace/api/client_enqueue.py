@@ -10,7 +10,7 @@ from headrace.core import validation
 from headrace.core.batcher import Batcher
 from headrace.core.events import Event, EventKind
 from headrace.core.slow_calls import timed
-from headrace.errors import Unavailable
+from headrace.errors import PartlyUnavailable, Unavailable
 from headrace.keeping.budget import BudgetWatch
 from headrace.limits.gate import Admission, Gate
 from headrace.seam import records as r
@@ -148,7 +148,10 @@ class ClientEnqueue(ClientConnection):
         if not refused:
             return await self._store_rows(rows)
         others = [row for i, row in enumerate(rows) if i not in refused]
-        answers = iter(await self._store_rows(others) if others else ())
+        try:
+            answers = iter(await self._store_rows(others) if others else ())
+        except PartlyUnavailable as error:
+            raise Unavailable(str(error)) from error  # its positions are those of the others
         return [refused[i] if i in refused else next(answers) for i in range(len(rows))]
 
     async def _store_rows(self, rows: list[r.Row]) -> list[r.Inserted]:
@@ -175,7 +178,7 @@ class ClientEnqueue(ClientConnection):
 def _maybe_stored(error: Unavailable, stored: int = 0, unknown: int = 1, total: int = 1) -> Unavailable:
     """The error of an insert without an answer for some of its jobs. Subclasses of ``Unavailable`` are answers: they
     say that these were not stored."""
-    if type(error) is not Unavailable:
+    if type(error) not in (Unavailable, PartlyUnavailable):
         return error
     what = "What was enqueued may be stored all the same"
     if unknown < total:

@@ -7,7 +7,7 @@ from heapq import nsmallest
 
 from headrace.errors import Unavailable
 from headrace.routing.transit import in_transit
-from headrace.routing.view import Look, View, each
+from headrace.routing.view import Look, View, each, those_there
 from headrace.seam.archive import WEIGHT, ArchiveStore, EndedPage, Mark, Removal, first_hour
 from headrace.seam.documents import Document, DocumentStore
 from headrace.seam.parts import Part, PartStore
@@ -55,7 +55,7 @@ class RoutedParts:
         await _parts((await self._look()).home).send(batch, at)
 
     async def read(self, job_id: JobId, after: tuple[int, int], limit: int = 100, at: Stamp = None) -> list[Part]:
-        found = await each(await self._look(), lambda store: _parts(store).read(job_id, after, limit, at))
+        found, _ = await those_there(await self._look(), lambda store: _parts(store).read(job_id, after, limit, at))
         return nsmallest(limit, (one for some in found for one in some), key=lambda one: (one.epoch, one.number))
 
 
