@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from headrace.errors import PartlyUnavailable, Unavailable
 from headrace.routing import merging
 from headrace.routing.altering import alter
-from headrace.routing.capabilities import RoutedArchive, RoutedDocuments, RoutedParts, RoutedReferences
+from headrace.routing.capabilities import RoutedArchive, RoutedDocuments, RoutedJournal, RoutedParts, RoutedReferences
 from headrace.routing.hints import RoutedHints
 from headrace.routing.policies import RoutedPolicies
 from headrace.routing.ticks import RoutedTicks
@@ -17,7 +17,6 @@ from headrace.routing.transit import deliver_named
 from headrace.routing.view import View, pick, those_there
 from headrace.seam import records as r
 from headrace.seam.events import Events
-from headrace.seam.journal import Journal
 from headrace.seam.protocol import Backend, Tidy, Transactions
 from headrace.seam.tables import TableStore
 from headrace.seam.tracks import TrackStore
@@ -44,7 +43,10 @@ class Composite:
         self.ticks = RoutedTicks(self.view) if all(store.ticks for store in every) else None
         self.policies = RoutedPolicies(self.view) if all(store.policies for store in every) else None
         self.references = RoutedReferences(self.view) if all(store.references for store in every) else None
-        self.documents = RoutedDocuments(self.view) if all(store.documents for store in every) else None
+        self.documents = (
+            RoutedDocuments(self.view, self.still_home) if all(store.documents for store in every) else None
+        )
+        self.journal = RoutedJournal(self.view, self.still_home) if all(store.journal for store in every) else None
         self.parts = RoutedParts(self.view) if all(store.parts for store in every) else None
         self.archive = RoutedArchive(self.view) if all(store.archive for store in every) else None
         self.hints = RoutedHints(every) if any(store.hints is not None for store in every) else None
@@ -52,6 +54,10 @@ class Composite:
     async def view(self) -> View:
         """The stores that are in use now."""
         raise NotImplementedError
+
+    async def still_home(self, store: Backend) -> bool:
+        """Whether a store is still home, now that something was written there."""
+        return store is self.home
 
     async def place(self, view: View, rows: Sequence[r.Row], at: r.Stamp) -> list[r.Inserted]:
         """Store new jobs where they belong."""
@@ -78,10 +84,6 @@ class Composite:
     @property
     def tables(self) -> TableStore | None:
         return self.home.tables
-
-    @property
-    def journal(self) -> Journal | None:
-        return self.home.journal
 
     @property
     def events(self) -> Events | None:

@@ -15,7 +15,14 @@ from msgspec.structs import replace
 
 from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.routing import passage
-from headrace.routing.belongings import copy_documents, copy_held_keys, copy_rules, move_schedules
+from headrace.routing.belongings import (
+    copy_documents,
+    copy_held_keys,
+    copy_journal,
+    copy_positions,
+    copy_rules,
+    move_schedules,
+)
 from headrace.routing.gates import close_to_new_jobs, depth_of, open_to_new_jobs
 from headrace.routing.moving import SEEN, Moving
 from headrace.routing.passage import Phase, Transfer
@@ -198,7 +205,7 @@ class Mover:
         forward = wanted is Phase.FORWARD
         left, goal = (self.store.old, self.store.new) if forward else (self.store.new, self.store.old)
         await copy_rules(left, goal)
-        await copy_documents(left, goal)
+        await copy_journal(left, goal)
         held = await queues_with_groups(left)
         for store in (left, goal):
             await transfers_of(store).open_leg(transfer.leg(transfer.legs + 1))
@@ -208,8 +215,12 @@ class Mover:
         await copy_held_keys(left, goal)
         for queue in sorted(held):
             await _policies(goal).pause(QueuePause(queue))
+        await passage.write(self.store.old, lambda known: known and replace(known, turning=True))
+        await copy_documents(left, goal)
+        await copy_journal(left, goal)
+        await copy_positions(left, goal)
         await open_to_new_jobs(goal, transfer.depths[1 if forward else 0])
-        await self._phase((phase,), wanted, legs=transfer.legs + 1, held=tuple(sorted(held)))
+        await self._phase((phase,), wanted, legs=transfer.legs + 1, held=tuple(sorted(held)), turning=False)
 
     async def _note_depth(self, transfer: Transfer, left: Backend) -> Transfer:
         """Write down how many jobs may wait in a store before it is closed, for the day on which it opens again."""

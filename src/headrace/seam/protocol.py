@@ -128,6 +128,9 @@ class AsyncJoined(Protocol):
     async def complete(self, settlement: r.Settlement) -> bool:
         """See :class:`Joined`."""
 
+    async def sources(self, prefix: str = "") -> list[str]:
+        """The sources outside that have positions, and whose names begin so."""
+
     async def positions(self, source: str) -> dict[str, int]:
         """How far a source outside has been read: for each of its parts, what is to be read next."""
 
