@@ -297,6 +297,36 @@ async def test_a_paused_transfer_waits_and_goes_on() -> None:
     assert (await new.fetch([job_id(60)]))[0] is not None
 
 
+async def test_a_rate_that_changes_holds_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that had moved faster before are not made up for."""
+    slept: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await real(0)
+
+    old = MemoryBackend()
+    await old.insert([row(n) for n in range(1_000)])
+    store = await opened(old, MemoryBackend())
+
+    async def slow(progress: Progress) -> None:
+        await passage.write(old, lambda known: known and replace(known, rate=50))
+        await store.look()
+
+    tasks = Tasks()
+
+    def tell(progress: Progress) -> None:
+        if progress.moved == 500:
+            tasks.start(slow(progress), "slow")
+
+    mover = Mover(store, tell=tell, seen=0)
+    await mover.start(rate=1_000_000)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await mover.cutover()
+    assert 4 < max(slept) <= 11, "a page of 250 jobs at 50 a second"
+
+
 async def test_a_running_job_moves_when_its_lease_has_ended() -> None:
     old, new = MemoryBackend(), MemoryBackend()
     await old.insert([row(1), row(2)])

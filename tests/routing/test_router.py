@@ -63,6 +63,30 @@ def test_urls_of_shards_that_are_wrong_are_refused(url: str) -> None:
         open_backend(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "main = redis://:top | secret@db | *=main", "a = postgresql://bob:top -> secret@db/x | *=a",
+        "postgresql://bob:top -> secret@db/x", "redis://:top | secret@db", "sqlite:///a.db -> redis://u:top | secret@h",
+    ],
+)  # fmt: skip
+def test_a_password_that_is_cut_in_two_is_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_backend(url)
+    assert "top" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_bar_or_an_arrow_without_blanks_is_part_of_a_name(tmp_path: Path) -> None:
+    for name in ("a|b.db", "a->b.db"):
+        store = open_backend(f"sqlite:///{tmp_path}/{name}")
+        await store.open()
+        await store.close()
+        assert (tmp_path / name).exists()
+    assert type(open_backend("redis://:to|ken@db")).__name__ == "RedisBackend"
+    assert type(open_backend("sqlite:///a.db->sqlite:///b.db")).__name__ == "Moving"
+
+
 async def opened(routes: str) -> tuple[Router, MemoryBackend, MemoryBackend]:
     main, bulk = MemoryBackend(), MemoryBackend()
     store = Router({"main": main, "bulk": bulk}, routes)

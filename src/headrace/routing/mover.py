@@ -73,7 +73,8 @@ class Mover:
         self._tell = tell
         self._seen = SEEN if seen is None else seen
         self._patience = patience
-        self._began = time.monotonic()
+        self._next_at = 0.0
+        """When the next jobs may move."""
         self._rolled_back = False
         """Whether all is back, and only the note of it is left to be removed."""
 
@@ -269,16 +270,19 @@ class Mover:
                 await deliver(view, parcels)
                 self.progress.moved += len(parcels)
                 self._tell(self.progress)
-                await self._keep_pace()
+                await self._keep_pace(len(parcels))
                 view = await self._go_on(view.leg)
             after = page.after
             if after is None:
                 return
 
-    async def _keep_pace(self) -> None:
+    async def _keep_pace(self, moved: int) -> None:
+        """So many jobs have moved: wait until the next may, at the rate that holds now."""
         rate = self.store.transfer.rate if self.store.transfer is not None else None
         if rate is not None:
-            await asyncio.sleep(max(0.0, self.progress.moved / rate - (time.monotonic() - self._began)))
+            now = time.monotonic()
+            self._next_at = max(self._next_at, now) + moved / rate
+            await asyncio.sleep(self._next_at - now)
 
     async def _drained(self, view: View) -> bool:
         """Whether the store that is left has no job any more. Queues whose jobs all have moved go on."""
