@@ -11,7 +11,7 @@ from headrace.api.connection import open_backend
 from headrace.backends.memory import MemoryBackend
 from headrace.errors import ConfigError, Unavailable
 from headrace.routing.routes import parse_routes
-from headrace.routing.shadow import QUEUE
+from headrace.routing.shadow import KEPT, QUEUE
 from headrace.routing.sharded import Router
 from headrace.seam import records as r
 from headrace.seam.policy import STORE, Policy
@@ -144,6 +144,19 @@ async def test_copies_go_to_a_shard_that_is_tried() -> None:
     assert len(await ids(main)) == 2
     assert {record.queue for record in (await bulk.scan(r.Selector())).records} == {QUEUE}
     assert len((await store.claim(r.Claim("w", ("q", QUEUE), 9, 9))).jobs) == 2
+
+
+async def test_copies_are_not_counted_as_jobs_and_go_after_a_day() -> None:
+    store, _, bulk = await opened("dual=bulk, *=main")
+    await store.insert([row(1), row(2)])
+    assert [(queue.queue, queue.available) for queue in (await store.stats()).queues] == [("q", 2)]
+    assert [(one.waiting, one.copies) for one in await store.states()] == [(2, 0), (0, 2)]
+    later = await store.now() + KEPT
+    assert (await bulk.claim(r.Claim("w", (QUEUE,), 9, 10**9), later)).jobs == []
+    await bulk.reap(r.Reap(), later)
+    assert {record.state for record in (await bulk.scan(r.Selector())).records} == {JobState.CANCELLED}
+    swept = r.SweepClause(target=r.SweepTarget.CANCELLED, older_than=0)
+    assert (await store.sweep(swept, later + 1)).removed == 2
 
 
 class Away(MemoryBackend):

@@ -12,6 +12,7 @@ from headrace.routing.altering import alter
 from headrace.routing.capabilities import RoutedArchive, RoutedDocuments, RoutedJournal, RoutedParts, RoutedReferences
 from headrace.routing.hints import RoutedHints
 from headrace.routing.policies import RoutedPolicies
+from headrace.routing.shadow import QUEUE
 from headrace.routing.ticks import RoutedTicks
 from headrace.routing.transit import deliver_named
 from headrace.routing.view import View, pick, those_there
@@ -243,7 +244,10 @@ class Composite:
         return replace(page, after=f"{','.join(map(str, left))}:{page.after or ''}" if left else None)
 
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
-        return merging.stats((await those_there(await self.view(), lambda store: store.stats(at, queues=queues)))[0])
+        """Copies of jobs are no jobs."""
+        answers, _ = await those_there(await self.view(), lambda store: store.stats(at, queues=queues))
+        found = merging.stats(answers)
+        return replace(found, queues=[queue for queue in found.queues if queue.queue != QUEUE])
 
 
 def _cursor(after: str) -> tuple[list[int], str | None]:

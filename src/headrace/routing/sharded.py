@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError, PartlyUnavailable, Unavailable
 from headrace.routing import merging
 from headrace.routing.composite import Composite
 from headrace.routing.routes import Routes, check_shards, parse_routes
-from headrace.routing.shadow import Shadow, sampled
+from headrace.routing.shadow import QUEUE, Shadow, sampled
 from headrace.routing.shard import Shard
 from headrace.routing.view import View
 from headrace.seam import records as r
@@ -31,6 +31,8 @@ class ShardState(Struct, frozen=True, kw_only=True):
     routes: tuple[str, ...]
     waiting: int = 0
     running: int = 0
+    copies: int = 0
+    """Copies of new jobs that it keeps for a day."""
     error: str = ""
     """Why it does not answer; empty: it does."""
 
@@ -89,8 +91,10 @@ class Router(Composite):
             queues = (await store.stats()).queues
         except HeadraceError as error:
             return replace(state, error=str(error))
-        waiting = sum(queue.available + queue.jobs_paused for queue in queues)
-        return replace(state, waiting=waiting, running=sum(queue.running for queue in queues))
+        copies = sum(queue.available for queue in queues if queue.queue == QUEUE)
+        jobs = [queue for queue in queues if queue.queue != QUEUE]
+        waiting = sum(queue.available + queue.jobs_paused for queue in jobs)
+        return replace(state, waiting=waiting, copies=copies, running=sum(queue.running for queue in jobs))
 
     async def place(self, view: View, rows: Sequence[r.Row], at: r.Stamp) -> list[r.Inserted]:
         answers: dict[int, r.Inserted] = await self._spilled(rows, at)
