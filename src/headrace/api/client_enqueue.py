@@ -172,7 +172,8 @@ class ClientEnqueue(ClientConnection):
             kind = EventKind.QUEUED if new else EventKind.DEDUPLICATED
             if answer.status is r.InsertStatus.FULL:
                 kind = EventKind.REFUSED
-            self.observers.tell(Event(kind, answer.id, row.queue, row.task, row.key, answer.attempt))
+            about = (answer.id, row.queue, row.task, row.key, answer.attempt)
+            self.observers.tell(Event(kind, *about, tenant=row.tenant))
 
 
 def _maybe_stored(error: Unavailable, stored: int = 0, unknown: int = 1, total: int = 1) -> Unavailable:

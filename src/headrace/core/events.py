@@ -102,6 +102,8 @@ class Event(Struct, frozen=True):
     """TICK_FIRED, TICK_SKIPPED, TICK_MISSED: how many slots. SWEPT: how many records."""
     again_in: float = 0.0
     """RETRYING, SNOOZED: seconds until the job is due again."""
+    tenant: str = ""
+    """Of the job, where this process knows it."""
 
     @property
     def job_id(self) -> UUID | None:
