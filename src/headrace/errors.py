@@ -11,6 +11,7 @@
     ├─ SafetyStop                the janitor did not delete: it would be too much, or the clock is odd
     ├─ BackendError              the store refused or failed
     │  ├─ Unavailable            not now; the core retries it
+    │  │  ├─ PartlyUnavailable   a part of the store is away; the others have answered
     │  │  ├─ StoreFull           no room left, on the disk or in the server's memory
     │  │  └─ ObjectsUnavailable  not now, for the object store
     │  │     └─ ObjectsRefused   it turned down the login, a right or the bucket; a ConfigError too
@@ -44,7 +45,7 @@ Every message says what was expected, what came, and what to do. ``code`` is a s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -147,6 +148,20 @@ class BackendError(HeadraceError):
 
 class Unavailable(BackendError):
     """The store cannot be reached or cannot serve right now; trying again may help."""
+
+
+class PartlyUnavailable(Unavailable):
+    """A part of the store cannot be reached right now; the other parts have answered.
+
+    ``answers`` are those of the operation, by position; what is ``unanswered`` there may or may not have happened.
+    """
+
+    def __init__(
+        self, message: str | None = None, answers: Sequence[Any] = (), unanswered: Collection[int] = ()
+    ) -> None:
+        super().__init__(message)
+        self.answers = answers
+        self.unanswered = frozenset(unanswered)
 
 
 class StoreFull(Unavailable):

@@ -249,7 +249,7 @@ async def test_ends_of_jobs_go_to_a_topic(broker: Broker, make_app: Callable[[],
 
     async with KafkaSink(broker.config, topic) as sink:
         app.observe(sink)
-        handles = await app.enqueue_many([half.options(max_attempts=1).job(n) for n in range(4)])
+        handles = await app.enqueue_many([half.options(max_attempts=1, tenant="acme").job(n) for n in range(4)])
         await within(app.drain())
     found = [(message.key(), json.loads(message.value() or b"")) for message in broker.read(topic, 4)]
     assert sink.dropped == 0
@@ -259,6 +259,8 @@ async def test_ends_of_jobs_go_to_a_topic(broker: Broker, make_app: Callable[[],
         for n, handle in enumerate(handles)
     }
     assert not any("result" in event for _, event in found)
+    assert {event["tenant"] for _, event in found} == {"acme"}
+    assert all(message.timestamp()[1] > 0 for message in broker.read(topic, 4))
 
 
 async def test_a_broker_that_is_away_costs_events_and_no_work(make_app: Callable[[], App]) -> None:

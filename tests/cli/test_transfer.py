@@ -38,7 +38,10 @@ def test_a_store_moves_there_and_back_and_there(run: Run, run_json: RunJson) -> 
     run("transfer", "start", *BOTH)
     run("transfer", "pause", *BOTH)
     assert "headrace transfer resume" in run("transfer", "cutover", "--yes", *BOTH, code=1).stderr
-    assert "3 jobs moved" in run("transfer", "resume", *BOTH).stderr
+    assert "3 jobs moved" in run("transfer", "resume", "--rate", "500", *BOTH).stderr
+    assert run_json("transfer", "status", *BOTH)["rate"] == 500
+    run("transfer", "resume", "--rate", "0", *BOTH)
+    assert run_json("transfer", "status", *BOTH)["rate"] is None
     assert "second store alone" in run("transfer", "finish", "--yes", *BOTH).stderr
     assert run_json("transfer", "status", *BOTH)["phase"] == "done"
     assert len(run_json("job", "list", *BOTH)["jobs"]) == 3

@@ -44,6 +44,6 @@ class Dying:
                 return await self._death.call(found, args, options)
 
             return call
-        if name in ("ticks", "policies", "documents", "transfers", "references", "archive"):
+        if name in ("ticks", "policies", "documents", "transfers", "references", "archive", "journal"):
             return Dying(found, self._death)
         return found

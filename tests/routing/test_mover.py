@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
+from headrace.core.documents import change_document
 from headrace.core.tasks import Tasks
-from headrace.errors import ConfigError
-from headrace.routing import parity, passage
+from headrace.errors import ConfigError, Unavailable
+from headrace.routing import moving, parity, passage
 from headrace.routing.gates import close_to_new_jobs
 from headrace.routing.mover import Mover, Progress, Stopped
 from headrace.routing.moving import Moving
@@ -52,6 +53,8 @@ async def fill(store: MemoryBackend) -> None:
     await store.policies.pause(QueuePause("asleep"))
     assert await store.policies.save(Policy(queue=STORE, depth=1_000))
     assert await store.documents.put("retention/rules", b"rules", 0)
+    for number in range(3):
+        await store.journal.write(b"entry %d" % number, 10**15 + number)
     await store.transfers.hold_keys([HeldKey("q", "held", job_id(99), 10**17)])
     schedule = Schedule(name="s", uid=UID, queue="q", definition=b"d", slot=5, look_at=10**17)
     assert await store.ticks.save([Save(schedule, 0)])
@@ -72,7 +75,16 @@ async def contents(store: Backend) -> dict[str, Any]:
         "policies": [replace(one.policy, version=0) for one in await store.policies.find(["q"])],
         "limits": [one.limit for one in await store.policies.tenants("q", ["t1"])],
         "held": await store.transfers.held_keys() if store.transfers else [],
+        "documents": await documents(store),
+        "journal": [(one.at, one.text) for one in await store.journal.read(limit=100_000)] if store.journal else [],
     }
+
+
+async def documents(store: Backend) -> dict[str, bytes]:
+    """All but those of transfers."""
+    assert store.documents is not None
+    found = await store.documents.find("", limit=100_000)
+    return {one.name: one.body for one in found if not one.name.startswith(passage.DOCUMENT)}
 
 
 async def opened(old: Backend, new: Backend) -> Moving:
@@ -153,7 +165,7 @@ async def test_a_mover_may_die_at_every_call_of_a_rollback() -> None:
 
 def assert_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
     """The same but for the instants at which the stores were filled."""
-    for name in ("schedules", "policies", "limits", "held"):
+    for name in ("schedules", "policies", "limits", "held", "documents", "journal"):
         assert found[name] == expected[name], name
     assert [_plain(tick) for tick in found["ticks"]] == [_plain(tick) for tick in expected["ticks"]]
     for one, other in zip(found["jobs"], expected["jobs"], strict=True):
@@ -168,6 +180,78 @@ def _plain(tick: Tick) -> Tick:
 def _timeless(job: r.Record) -> r.Record:
     ended = None if job.finished_at is None else 1
     return replace(job, run_at=0, enqueued_at=0, finished_at=ended, epoch=int(job.epoch > 0))
+
+
+class Beside(Death):
+    """Lets another process write a document and an entry of the journal beside each call."""
+
+    def __init__(self, other: Moving) -> None:
+        super().__init__()
+        self.other = other
+        self.written: set[str] = set()
+        self.writing: list[asyncio.Task[None]] = []
+
+    async def call(self, work: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        for at in ("before", "after"):
+            self.writing.append(asyncio.create_task(self._write(f"{at} {self.calls}")))
+            for _ in range(self.calls % 7):
+                await asyncio.sleep(0)
+            if at == "before":
+                answer = await super().call(work, args, options)
+        return answer
+
+    async def _write(self, name: str) -> None:
+        assert self.other.documents is not None
+        assert self.other.journal is not None
+        await change_document(self.other.documents, name, lambda _: b"x")
+        await self.other.journal.write(name.encode())
+        self.written.add(name)
+
+
+@pytest.mark.parametrize("journey", [there, back])
+async def test_what_others_write_meanwhile_is_not_left_behind(journey: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not hear of the cutover in time: their looks count for ever."""
+    old, new = MemoryBackend(), MemoryBackend()
+    await fill(old)
+    if journey is back:
+        await there(await opened(old, new))
+    monkeypatch.setattr(moving, "FRESH", 10**9)
+    beside = Beside(await opened(old.sibling(), new.sibling()))
+    async with asyncio.timeout(120):
+        await journey(await opened(cast(Backend, Dying(old, beside)), cast(Backend, Dying(new, beside))))
+        await asyncio.gather(*beside.writing)
+    home = old if journey is back else new
+    assert len(beside.written) > 120
+    assert beside.written - (await documents(home)).keys() == set()
+    assert {name.encode() for name in beside.written} - {
+        one.text for one in await home.journal.read(limit=100_000)
+    } == set()
+
+
+async def test_a_document_that_was_removed_stays_away() -> None:
+    old, new = MemoryBackend(), MemoryBackend()
+    await fill(old)
+    store = await opened(old, new)
+    await there(store)
+    assert store.documents is not None
+    await change_document(store.documents, "retention/rules", lambda _: None)
+    await back(store)
+    assert await documents(old) == {}
+    await there(store)
+    assert await documents(new) == {}
+
+
+async def test_nobody_writes_a_document_while_a_mover_that_died_was_taking_them_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(moving, "TURN", 0.1)
+    old = MemoryBackend()
+    store = await opened(old, MemoryBackend())
+    await Mover(store, seen=0).start()
+    await passage.write(old, lambda known: known and replace(known, phase=Phase.READY, turning=True))
+    assert store.documents is not None
+    with pytest.raises(Unavailable, match="headrace transfer resume"):
+        await store.documents.put("a", b"x", 0)
 
 
 async def transfer_of(store: Moving) -> passage.Transfer:
@@ -211,6 +295,36 @@ async def test_a_paused_transfer_waits_and_goes_on() -> None:
     await passage.write(old, lambda known: known and replace(known, paused=False))
     assert (await mover.cutover()).phase is Phase.MOVED
     assert (await new.fetch([job_id(60)]))[0] is not None
+
+
+async def test_a_rate_that_changes_holds_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that had moved faster before are not made up for."""
+    slept: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await real(0)
+
+    old = MemoryBackend()
+    await old.insert([row(n) for n in range(1_000)])
+    store = await opened(old, MemoryBackend())
+
+    async def slow(progress: Progress) -> None:
+        await passage.write(old, lambda known: known and replace(known, rate=50))
+        await store.look()
+
+    tasks = Tasks()
+
+    def tell(progress: Progress) -> None:
+        if progress.moved == 500:
+            tasks.start(slow(progress), "slow")
+
+    mover = Mover(store, tell=tell, seen=0)
+    await mover.start(rate=1_000_000)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await mover.cutover()
+    assert 4 < max(slept) <= 11, "a page of 250 jobs at 50 a second"
 
 
 async def test_a_running_job_moves_when_its_lease_has_ended() -> None:

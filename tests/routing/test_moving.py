@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from headrace import App
 from headrace.api.connection import open_backend
 from headrace.backends.memory import MemoryBackend
+from headrace.backends.postgres import PostgresBackend
 from headrace.backends.sqlite import SqliteBackend
 from headrace.errors import ConfigError, Unavailable
 from headrace.routing import parity, passage
@@ -242,3 +243,36 @@ async def test_an_app_follows_its_store(tmp_path: Path) -> None:
         assert await first.result() == 2
         assert await second.result() == 4
         await store.close()
+
+
+async def test_a_source_goes_on_where_it_was(tmp_path: Path) -> None:
+    """How far it has read moves with its jobs, there and back; one that did not hear of the cutover is refused."""
+    old, new = postgres.stores.connect(tmp_path), PostgresBackend(postgres.server().url(), schema="moved")
+    store, late = await opened(old, new), await opened(old.sibling(), new.sibling())
+    step = r.Step("orders/0", None, 7)
+
+    async def advance(store: Moving, number: int, seen: int | None, upto: int) -> bool:
+        assert store.tx is not None
+        async with store.tx.begin() as joined:
+            [answer] = await joined.insert([row(number)])
+            assert answer.status is r.InsertStatus.NEW
+            return await joined.advance("kafka:shop", [replace(step, seen=seen, next=upto)])
+
+    async def stored(store: Backend) -> dict[str, int]:
+        assert store.tx is not None
+        async with store.tx.begin() as joined:
+            assert await joined.sources("kafka:") == ["kafka:shop"]
+            return await joined.positions("kafka:shop")
+
+    assert await advance(store, 1, None, 7)
+    await Mover(store, seen=0).start()
+    await Mover(store, seen=0).cutover()
+    assert await stored(new) == {"orders/0": 7}
+    assert await advance(late, 2, 7, 9)
+    assert await stored(new) == {"orders/0": 9}
+    await Mover(store, seen=0).rollback()
+    assert await stored(old) == {"orders/0": 9}
+    assert await advance(late, 3, 9, 11)
+    assert await stored(old) == {"orders/0": 11}
+    for one in (store, late):
+        await one.close()

@@ -11,7 +11,7 @@ from headrace.api.connection import open_backend
 from headrace.backends.memory import MemoryBackend
 from headrace.errors import ConfigError, Unavailable
 from headrace.routing.routes import parse_routes
-from headrace.routing.shadow import QUEUE
+from headrace.routing.shadow import KEPT, QUEUE
 from headrace.routing.sharded import Router
 from headrace.seam import records as r
 from headrace.seam.policy import STORE, Policy
@@ -61,6 +61,30 @@ def test_routes_that_are_wrong_are_refused(routes: str, said: str) -> None:
 def test_urls_of_shards_that_are_wrong_are_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         open_backend(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "main = redis://:top | secret@db | *=main", "a = postgresql://bob:top -> secret@db/x | *=a",
+        "postgresql://bob:top -> secret@db/x", "redis://:top | secret@db", "sqlite:///a.db -> redis://u:top | secret@h",
+    ],
+)  # fmt: skip
+def test_a_password_that_is_cut_in_two_is_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_backend(url)
+    assert "top" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_bar_or_an_arrow_without_blanks_is_part_of_a_name(tmp_path: Path) -> None:
+    for name in ("a|b.db", "a->b.db"):
+        store = open_backend(f"sqlite:///{tmp_path}/{name}")
+        await store.open()
+        await store.close()
+        assert (tmp_path / name).exists()
+    assert type(open_backend("redis://:to|ken@db")).__name__ == "RedisBackend"
+    assert type(open_backend("sqlite:///a.db->sqlite:///b.db")).__name__ == "Moving"
 
 
 async def opened(routes: str) -> tuple[Router, MemoryBackend, MemoryBackend]:
@@ -120,6 +144,19 @@ async def test_copies_go_to_a_shard_that_is_tried() -> None:
     assert len(await ids(main)) == 2
     assert {record.queue for record in (await bulk.scan(r.Selector())).records} == {QUEUE}
     assert len((await store.claim(r.Claim("w", ("q", QUEUE), 9, 9))).jobs) == 2
+
+
+async def test_copies_are_not_counted_as_jobs_and_go_after_a_day() -> None:
+    store, _, bulk = await opened("dual=bulk, *=main")
+    await store.insert([row(1), row(2)])
+    assert [(queue.queue, queue.available) for queue in (await store.stats()).queues] == [("q", 2)]
+    assert [(one.waiting, one.copies) for one in await store.states()] == [(2, 0), (0, 2)]
+    later = await store.now() + KEPT
+    assert (await bulk.claim(r.Claim("w", (QUEUE,), 9, 10**9), later)).jobs == []
+    await bulk.reap(r.Reap(), later)
+    assert {record.state for record in (await bulk.scan(r.Selector())).records} == {JobState.CANCELLED}
+    swept = r.SweepClause(target=r.SweepTarget.CANCELLED, older_than=0)
+    assert (await store.sweep(swept, later + 1)).removed == 2
 
 
 class Away(MemoryBackend):

@@ -9,7 +9,7 @@ from msgspec import Struct
 from headrace.admin.filters import Filter, Subject
 from headrace.api.client import Client
 from headrace.core.validation import check_limit, check_selector
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, PartlyUnavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import JobId, Record
 from headrace.text import shown
@@ -67,6 +67,10 @@ async def search(client: Client, wanted: Filter, after: str | None = None, limit
             page = await backend.scan(selector, cursor.page, size, client.clock.stamp())
         except ValueError as error:
             raise ConfigError(f"after: expected what the page before answered, got {shown(after)}") from error
+        except PartlyUnavailable:
+            if found:
+                return Found(found, cursor.write(), looked_at)
+            raise
         records = [one for one in page.records if cursor.last is None or one.id < cursor.last]
         looked_at += len(records)
         for record in await _passing(client, backend, wanted, records, now):

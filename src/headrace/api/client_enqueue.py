@@ -10,7 +10,7 @@ from headrace.core import validation
 from headrace.core.batcher import Batcher
 from headrace.core.events import Event, EventKind
 from headrace.core.slow_calls import timed
-from headrace.errors import Unavailable
+from headrace.errors import PartlyUnavailable, Unavailable
 from headrace.keeping.budget import BudgetWatch
 from headrace.limits.gate import Admission, Gate
 from headrace.seam import records as r
@@ -153,7 +153,10 @@ class ClientEnqueue(ClientConnection):
         if not refused:
             return await self._store_rows(rows)
         others = [row for i, row in enumerate(rows) if i not in refused]
-        answers = iter(await self._store_rows(others) if others else ())
+        try:
+            answers = iter(await self._store_rows(others) if others else ())
+        except PartlyUnavailable as error:
+            raise Unavailable(str(error)) from error  # its positions are those of the others
         return [refused[i] if i in refused else next(answers) for i in range(len(rows))]
 
     async def _store_rows(self, rows: list[r.Row]) -> list[r.Inserted]:
@@ -174,13 +177,14 @@ class ClientEnqueue(ClientConnection):
             kind = EventKind.QUEUED if new else EventKind.DEDUPLICATED
             if answer.status is r.InsertStatus.FULL:
                 kind = EventKind.REFUSED
-            self.observers.tell(Event(kind, answer.id, row.queue, row.task, row.key, answer.attempt))
+            about = (answer.id, row.queue, row.task, row.key, answer.attempt)
+            self.observers.tell(Event(kind, *about, tenant=row.tenant))
 
 
 def _maybe_stored(error: Unavailable, stored: int = 0, unknown: int = 1, total: int = 1) -> Unavailable:
     """The error of an insert without an answer for some of its jobs. Subclasses of ``Unavailable`` are answers: they
     say that these were not stored."""
-    if type(error) is not Unavailable:
+    if type(error) not in (Unavailable, PartlyUnavailable):
         return error
     what = "What was enqueued may be stored all the same"
     if unknown < total:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from headrace.api.client_connection import ClientConnection
@@ -13,10 +14,12 @@ from headrace.core.durations import micros
 from headrace.core.names import check_queue
 from headrace.core.numbers import check_whole
 from headrace.core.validation import AnyId
-from headrace.errors import Unavailable
+from headrace.errors import PartlyUnavailable, Unavailable
 from headrace.seam import records as r
 from headrace.seam.references import is_reference
 from headrace.types import Duration, JobState
+
+log = logging.getLogger("headrace")
 
 
 class ClientReading(ClientConnection):
@@ -63,14 +66,19 @@ class ClientReading(ClientConnection):
         return queue_health(name, stats, workers=check_whole(workers, "workers", 0), max_age=longest)
 
     async def list_jobs(self, sel: r.Selector, limit: int = 100) -> list[JobInfo]:
-        """Matching jobs, newest first, without arguments and results."""
+        """Matching jobs, newest first, without arguments and results. Those of a part of the store that is away are
+        missing."""
         sel, most = validation.check_selector(sel), self._backend.limits.max_batch
         validation.check_limit(limit)
         backend = await self.backend()
         found: list[JobInfo] = []
         after = None
         while len(found) < limit:
-            page = await backend.scan(sel, after, min(limit - len(found), most), self.clock.stamp())
+            try:
+                page = await backend.scan(sel, after, min(limit - len(found), most), self.clock.stamp())
+            except PartlyUnavailable as error:
+                log.warning("the list of jobs is not complete: %s", error)
+                break
             found += [job_info(record, self.packer.envelope) for record in page.records]
             if (after := page.after) is None:
                 break

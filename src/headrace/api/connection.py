@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from headrace.backends.postgres import PostgresBackend
     from headrace.backends.postgres.schema import Migrator
 
-ARROW = "->"
+ARROW = re.compile(r"(?:^|\s)->(?:\s|$)|->(?=[a-z+]+://)")
 """Between the URLs of a store that moves and of the one that it moves to."""
-BAR = "|"
-"""Between the shards of a store that is made of several."""
+BAR = re.compile(r"(?:^|\s)\|(?:\s|$)")
+"""Between the shards of a store that is made of several. A bar without blanks belongs to a name or a password."""
+_HALF = re.compile(r"://[^/?@]*:(?!\d*(?:[/?]|$))")
+"""The beginning of a URL whose login was cut off before its end."""
 _REDIS = re.compile(r"(redis|valkey)s?(\+(cluster|sentinel|unix))?")
 _POSTGRES = re.compile("postgres(ql)?")
 _SPECIAL = "{}*?[]^\\"
@@ -62,9 +64,9 @@ def open_backend(url: str, *, copy: bool = True) -> Backend:
     ``copy=``."""
     if not isinstance(url, str):
         raise ConfigError(f"store URL: expected text like sqlite:///jobs.db, got {shown(url)}")
-    if BAR in url:
+    if BAR.search(url):
         return _router(url, copy)
-    if ARROW in url:
+    if ARROW.search(url):
         return _moving(url, copy)
     try:
         url.encode()
@@ -105,16 +107,16 @@ def _router(url: str, copy: bool) -> Backend:
     """Shards, each with a name, and then the routes, with bars between them."""
     from headrace.routing.sharded import Router
 
-    *named, routes = (part.strip() for part in url.split(BAR))
+    *named, routes = (part.strip() for part in BAR.split(url))
     shards: dict[str, Backend] = {}
     for part in named:
         name, equals, address = (piece.strip() for piece in part.partition("="))
         if not equals or not name or name in shards or "://" in name:
             raise ConfigError(
                 "store URL: expected NAME = URL | NAME = URL | ROUTES, each name once, "
-                f"got {shown(without_secrets(part))}"
+                f"got {shown(without_secrets(part if '@' in part or '@' not in url else url))}"
             )
-        shards[name] = open_backend(address, copy=copy)
+        shards[name] = _part_of(url, address, copy)
     return Router(shards, routes)
 
 
@@ -122,14 +124,21 @@ def _moving(url: str, copy: bool) -> Backend:
     """Two URLs with an arrow between them: a store that may move from the first to the second."""
     from headrace.routing.moving import Moving
 
-    parts = [part.strip() for part in url.split(ARROW)]
+    parts = [part.strip() for part in ARROW.split(url)]
     if len(parts) != 2 or not all(parts):
         raise ConfigError(
             f"store URL: expected one store, or two with one arrow between them, got {shown(without_secrets(url))}"
         )
     if parts[0] == parts[1]:
         raise ConfigError("store URL: expected two different stores around the arrow, got one twice")
-    return Moving(*(open_backend(part, copy=copy) for part in parts))
+    return Moving(*(_part_of(url, part, copy) for part in parts))
+
+
+def _part_of(url: str, part: str, copy: bool) -> Backend:
+    """The backend of one of several URLs. Where a password was cut in two, no message shows half of it."""
+    if _HALF.search(part) and "@" not in part:
+        raise _unreadable(url)
+    return open_backend(part, copy=copy)
 
 
 def migrator(url: str) -> Migrator | None:

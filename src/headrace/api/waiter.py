@@ -41,6 +41,8 @@ class Waiter:
         self._tasks = tasks
         self._patience = patience
         self._waits: defaultdict[JobId, set[asyncio.Future[Record]]] = defaultdict(set)
+        self._polled: set[JobId] = set()
+        """Jobs that are looked for without a hint just now: one whose part of the store is away holds up no other."""
         self._early: dict[JobId, None] = {}
         """Ends that were heard before anybody waited for them: the answer to the insert may be slower than the job."""
         self._listening: asyncio.Event | None = None
@@ -121,9 +123,17 @@ class Waiter:
         pause = _POLL_BLIND if self._backend.hints is None else _POLL
         while True:
             await asyncio.sleep(pause * (0.75 + self._rng.random() / 2))
-            for problem in await asyncio.gather(*map(self._look, list(self._waits)), return_exceptions=True):
-                if isinstance(problem, Exception):
-                    log.warning("cannot look whether jobs have ended: %s", problem)
+            for job_id in self._waits.keys() - self._polled:
+                self._polled.add(job_id)
+                self._tasks.start(self._poll_one(job_id), "headrace-look")
+
+    async def _poll_one(self, job_id: JobId) -> None:
+        try:
+            await self._look(job_id)
+        except Exception as error:
+            log.warning("cannot look whether a job has ended: %s", error)
+        finally:
+            self._polled.discard(job_id)
 
     async def _look(self, job_id: JobId) -> None:
         found: Record | Exception

@@ -42,6 +42,6 @@ async def list_command(store: Store, as_json: bool) -> None:
         await backend.close()
 
     def row(one: ShardState) -> Sequence[object]:
-        return one.name, ", ".join(one.routes), one.waiting, one.running, one.error or "up"
+        return one.name, ", ".join(one.routes), one.waiting, one.running, one.copies, one.error or "up"
 
-    print_list("shards", shards, ("shard", "routes", "waiting", "running", "state"), row, as_json=as_json)
+    print_list("shards", shards, ("shard", "routes", "waiting", "running", "copies", "state"), row, as_json=as_json)

@@ -152,19 +152,23 @@ async def pause_command(store: Store) -> None:
     note("movers stop within a second. To go on: headrace transfer resume")
 
 
-async def _set_paused(moving: Moving, paused: bool) -> Transfer:
-    transfer = await passage.write(moving.old, lambda known: known and msgspec.structs.replace(known, paused=paused))
+async def _set_paused(moving: Moving, paused: bool, **changes: Any) -> Transfer:
+    changes = {**changes, "paused": paused}
+    transfer = await passage.write(moving.old, lambda known: known and msgspec.structs.replace(known, **changes))
     if transfer is None:
         raise ConfigError("expected a transfer, got none. To begin one: headrace transfer start")
     return transfer
 
 
 @transfer_command.command("resume")
+@click.option(
+    "--rate", type=click.IntRange(0), metavar="N", help="From now on, move at most N jobs a second; 0: no bound."
+)
 @store_options
-async def resume_command(store: Store) -> None:
+async def resume_command(store: Store, rate: int | None) -> None:
     """Go on moving after a pause, or after a mover was killed. Ends when nothing is left to move."""
     async with _changing(store, "resume") as moving:
-        transfer = await _set_paused(moving, False)
+        transfer = await _set_paused(moving, False, **({} if rate is None else {"rate": rate or None}))
         await _run(moving, back=transfer.phase is Phase.BACK)
 
 

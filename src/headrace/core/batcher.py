@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from headrace.core.backoff import Backoff
 from headrace.core.patience import GRACE, Wait
 from headrace.core.tasks import Tasks
-from headrace.errors import StoreFull, Unavailable
+from headrace.errors import PartlyUnavailable, StoreFull, Unavailable
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,9 +31,9 @@ class Batcher(Generic[T, R]):
     A trip that fails with ``Unavailable`` is repeated until ``patience`` seconds after an item arrived; the operations
     behind it are safe to repeat. A trip without an answer is given up when its oldest item has waited that long.
     Meanwhile its items are set aside, grouped by ``apart``: if only part of a store is reachable, items for the
-    reachable part do not wait. ``StoreFull`` is raised at once. If the store rejects a batch for its contents, the
-    items are sent one by one, so that none fails because of its neighbours. ``weigh`` and ``max_bytes`` bound a batch
-    by size.
+    reachable part do not wait. ``PartlyUnavailable`` says which have their answers already. ``StoreFull`` is raised at
+    once. If the store rejects a batch for its contents, the items are sent one by one, so that none fails because of
+    its neighbours. ``weigh`` and ``max_bytes`` bound a batch by size.
     """
 
     def __init__(
@@ -173,6 +173,9 @@ class Batcher(Generic[T, R]):
             found = list(zip(batch, answers, strict=True))
         except StoreFull as error:
             _fail(batch, error)
+        except PartlyUnavailable as error:
+            batch[:] = _hand_out(batch, error)
+            raise
         except Unavailable:
             raise
         except Exception as refused:
@@ -232,6 +235,14 @@ class Batcher(Generic[T, R]):
         last = by - self._patience
         _fail([entry for entry in entries if entry[2] < last], error)
         return [entry for entry in entries if entry[2] >= last]
+
+
+def _hand_out(batch: list[_Entry[T, R]], error: PartlyUnavailable) -> list[_Entry[T, R]]:
+    """Give those their answers that have one; returns the others."""
+    for position, (_, future, _) in enumerate(batch):
+        if position not in error.unanswered and not future.done():
+            future.set_result(error.answers[position])
+    return [entry for position, entry in enumerate(batch) if position in error.unanswered]
 
 
 def _fail(batch: list[_Entry[T, R]], error: Exception) -> None:

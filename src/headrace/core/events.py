@@ -105,6 +105,8 @@ class Event(Struct, frozen=True):
     nobody knows, but not less than once in five minutes."""
     subject: str = ""
     """ALERT: what it is about, such as a queue, a schedule or a task."""
+    tenant: str = ""
+    """Of the job, where this process knows it."""
 
     @property
     def job_id(self) -> UUID | None:

@@ -1,4 +1,5 @@
-"""What a transfer takes along besides jobs: rules, pauses, documents, keys that are held, and schedules."""
+"""What a transfer takes along besides jobs: rules, pauses, documents, the journal, positions
+of sources, keys that are held, and schedules."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from headrace.errors import ConfigError
 from headrace.routing.passage import DOCUMENT, documents_of
 from headrace.routing.policies import copy_policy
 from headrace.routing.transit import transfers_of
+from headrace.seam.journal import JournalEntry
 from headrace.seam.policy import FOREVER, STORE, QueuePause
 from headrace.seam.protocol import Backend, TickStore
-from headrace.seam.records import JobKey
+from headrace.seam.records import JobKey, Step
 from headrace.seam.ticks import Drop, Save, Schedule, ScheduleSelector
 
 _PAGE = 200
@@ -52,18 +54,59 @@ def _pause(queue: str, until: int, now: int, *, tenant: str | None = None, task:
 
 
 async def copy_documents(old: Backend, new: Backend) -> int:
-    """All documents but those of transfers: how many."""
-    count, after = 0, ""
-    while found := await documents_of(old).find("", after, _PAGE):
-        for one in found:
-            if one.name == DOCUMENT or one.name.startswith(f"{DOCUMENT}/"):
-                continue
-            [there] = await documents_of(new).get([one.name])
-            if there is None or there.body != one.body:
-                await documents_of(new).put(one.name, one.body, 0 if there is None else there.version)
-            count += 1
-        after = found[-1].name
-    return count
+    """All documents but those of transfers, and no others: how many."""
+    names = await _names(old)
+    every = sorted({*names, *await _names(new)})
+    for first in range(0, len(every), _PAGE):
+        some = every[first : first + _PAGE]
+        bodies, known = await documents_of(old).get(some), await documents_of(new).get(some)
+        for name, one, there in zip(some, bodies, known, strict=True):
+            body = None if one is None else one.body
+            if body != (None if there is None else there.body):
+                await documents_of(new).put(name, body, 0 if there is None else there.version)
+    return len(names)
+
+
+async def _names(store: Backend) -> list[str]:
+    names, after = [], ""
+    while found := await documents_of(store).find("", after, _PAGE):
+        names += [one.name for one in found]
+        after = names[-1]
+    return [name for name in names if name != DOCUMENT and not name.startswith(f"{DOCUMENT}/")]
+
+
+async def copy_journal(old: Backend, new: Backend) -> int:
+    """The entries since the last one that was copied, with the instants at which they were written: how many."""
+    if old.journal is None or new.journal is None:
+        return 0
+    last = [(one.at, one.text) for one in await new.journal.read(limit=1)]
+    missing: list[JournalEntry] = []
+    before: int | None = None
+    while found := await old.journal.read(before, _PAGE):
+        known = next((n for n, one in enumerate(found) if (one.at, one.text) in last), None)
+        missing += found[:known]
+        if known is not None:
+            break
+        before = found[-1].number
+    for one in reversed(missing):
+        await new.journal.write(one.text, one.at)
+    return len(missing)
+
+
+async def copy_positions(old: Backend, new: Backend) -> int:
+    """How far sources outside have been read: how many sources. Called once no job can be stored with them any more. A
+    store without them cannot have sources."""
+    if old.tx is None or new.tx is None:
+        return 0
+    async with old.tx.begin() as here:
+        found = {source: await here.positions(source) for source in await here.sources()}
+    for source, positions in found.items():
+        async with new.tx.begin() as there:
+            known = await there.positions(source)
+            steps = [Step(part, known.get(part), next_one) for part, next_one in positions.items()]
+            for first in range(0, len(steps), _PAGE):
+                await there.advance(source, steps[first : first + _PAGE])
+    return len(found)
 
 
 async def copy_held_keys(old: Backend, new: Backend) -> int:

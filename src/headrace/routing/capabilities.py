@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from heapq import nsmallest
 
 from headrace.errors import Unavailable
 from headrace.routing.transit import in_transit
-from headrace.routing.view import Look, View, each
+from headrace.routing.view import Look, View, each, those_there
 from headrace.seam.archive import WEIGHT, ArchiveStore, EndedPage, Mark, Removal, first_hour
 from headrace.seam.documents import Document, DocumentStore
+from headrace.seam.journal import Journal, JournalEntry
 from headrace.seam.parts import Part, PartStore
 from headrace.seam.protocol import Backend
 from headrace.seam.records import JobId, Record, Stamp
 from headrace.seam.references import ReferenceStore, Referrer, Swap
 from headrace.types import JobState
+
+StillHome = Callable[[Backend], Awaitable[bool]]
+"""Whether a store is still home, now that something was written there."""
 
 
 async def _settled(view: View) -> View:
@@ -25,10 +29,12 @@ async def _settled(view: View) -> View:
 
 
 class RoutedDocuments:
-    """Documents lie in the store that is home."""
+    """Documents lie in the store that is home. What was written there while another store became home is written
+    again: it may have come too late to be taken along."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, still_home: StillHome) -> None:
         self._look = look
+        self._still_home = still_home
 
     async def _documents(self) -> DocumentStore:
         documents = (await self._look()).home.documents
@@ -39,10 +45,31 @@ class RoutedDocuments:
         return await (await self._documents()).get(names)
 
     async def put(self, name: str, body: bytes | None, version: int) -> bool:
-        return await (await self._documents()).put(name, body, version)
+        home = (await self._look()).home
+        assert home.documents is not None
+        return await home.documents.put(name, body, version) and await self._still_home(home)
 
     async def find(self, prefix: str, after: str = "", limit: int = 100) -> list[Document]:
         return await (await self._documents()).find(prefix, after, limit)
+
+
+class RoutedJournal:
+    """The journal lies in the store that is home too. An entry that was written while another store became home may be
+    there twice afterwards."""
+
+    def __init__(self, look: Look, still_home: StillHome) -> None:
+        self._look = look
+        self._still_home = still_home
+
+    async def write(self, text: bytes, at: Stamp = None) -> int:
+        while True:
+            home = (await self._look()).home
+            number = await _journal(home).write(text, at)
+            if await self._still_home(home):
+                return number
+
+    async def read(self, before: int | None = None, limit: int = 100) -> list[JournalEntry]:
+        return await _journal((await self._look()).home).read(before, limit)
 
 
 class RoutedParts:
@@ -55,7 +82,7 @@ class RoutedParts:
         await _parts((await self._look()).home).send(batch, at)
 
     async def read(self, job_id: JobId, after: tuple[int, int], limit: int = 100, at: Stamp = None) -> list[Part]:
-        found = await each(await self._look(), lambda store: _parts(store).read(job_id, after, limit, at))
+        found, _ = await those_there(await self._look(), lambda store: _parts(store).read(job_id, after, limit, at))
         return nsmallest(limit, (one for some in found for one in some), key=lambda one: (one.epoch, one.number))
 
 
@@ -113,6 +140,11 @@ class RoutedArchive:
         """Each store may keep as many."""
         view = await self._look()
         return sum(await each(view, lambda store: _archive(store).forget_removals(most, limit)))
+
+
+def _journal(store: Backend) -> Journal:
+    assert store.journal is not None
+    return store.journal
 
 
 def _parts(store: Backend) -> PartStore:

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from headrace.errors import PartlyUnavailable, Unavailable
 from headrace.routing import merging
 from headrace.routing.altering import alter
-from headrace.routing.capabilities import RoutedArchive, RoutedDocuments, RoutedParts, RoutedReferences
+from headrace.routing.capabilities import RoutedArchive, RoutedDocuments, RoutedJournal, RoutedParts, RoutedReferences
 from headrace.routing.hints import RoutedHints
 from headrace.routing.policies import RoutedPolicies
+from headrace.routing.shadow import QUEUE
 from headrace.routing.ticks import RoutedTicks
 from headrace.routing.transit import deliver_named
-from headrace.routing.view import View, each, pick
+from headrace.routing.view import View, pick, those_there
 from headrace.seam import records as r
 from headrace.seam.events import Events
-from headrace.seam.journal import Journal
 from headrace.seam.protocol import Backend, Tidy, Transactions
 from headrace.seam.tables import TableStore
 from headrace.seam.tracks import TrackStore
@@ -43,7 +44,10 @@ class Composite:
         self.ticks = RoutedTicks(self.view) if all(store.ticks for store in every) else None
         self.policies = RoutedPolicies(self.view) if all(store.policies for store in every) else None
         self.references = RoutedReferences(self.view) if all(store.references for store in every) else None
-        self.documents = RoutedDocuments(self.view) if all(store.documents for store in every) else None
+        self.documents = (
+            RoutedDocuments(self.view, self.still_home) if all(store.documents for store in every) else None
+        )
+        self.journal = RoutedJournal(self.view, self.still_home) if all(store.journal for store in every) else None
         self.parts = RoutedParts(self.view) if all(store.parts for store in every) else None
         self.archive = RoutedArchive(self.view) if all(store.archive for store in every) else None
         self.hints = RoutedHints(every) if any(store.hints is not None for store in every) else None
@@ -51,6 +55,10 @@ class Composite:
     async def view(self) -> View:
         """The stores that are in use now."""
         raise NotImplementedError
+
+    async def still_home(self, store: Backend) -> bool:
+        """Whether a store is still home, now that something was written there."""
+        return store is self.home
 
     async def place(self, view: View, rows: Sequence[r.Row], at: r.Stamp) -> list[r.Inserted]:
         """Store new jobs where they belong."""
@@ -77,10 +85,6 @@ class Composite:
     @property
     def tables(self) -> TableStore | None:
         return self.home.tables
-
-    @property
-    def journal(self) -> Journal | None:
-        return self.home.journal
 
     @property
     def events(self) -> Events | None:
@@ -117,7 +121,10 @@ class Composite:
             await store.close()
 
     async def now(self, at: r.Stamp = None) -> int:
-        return await (await self.view()).home.now(at)
+        view = await self.view()
+        if not view.apart:
+            return await view.home.now(at)
+        return (await those_there(view, lambda store: store.now(at)))[0][0]
 
     # -- writing
 
@@ -144,11 +151,24 @@ class Composite:
         """A store that does not have the lease changes nothing."""
         states: list[JobState | None] = [None] * len(batch)
         left = list(range(len(batch)))
+        problem: Unavailable | None = None
+        there = False
         for store in view.stores:
-            if left:
-                for n, state in zip(left, await store.finish([batch[n] for n in left], at), strict=True):
-                    states[n] = state
-                left = [n for n in left if states[n] is None]
+            if not left:
+                break
+            try:
+                answers = await store.finish([batch[n] for n in left], at)
+            except Unavailable as error:
+                if not view.apart:
+                    raise
+                problem = error
+                continue
+            there = True
+            for n, state in zip(left, answers, strict=True):
+                states[n] = state
+            left = [n for n in left if states[n] is None]
+        if left and problem is not None:
+            raise (PartlyUnavailable(str(problem), states, left) if there else problem) from problem
         return states
 
     async def finish_and_claim(
@@ -160,12 +180,18 @@ class Composite:
         return await self._finish(view, batch, at), await self._claim(view, req, at)
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
-        view = await self.view()
-        return merging.renewed(await each(view, lambda store: store.renew(beat, at)))
+        """A lease that no store knows may be in one that is away: then it is not lost."""
+        answers, problem = await those_there(await self.view(), lambda store: store.renew(beat, at))
+        found = merging.renewed(answers)
+        return found if problem is None else replace(found, lost=[], doubtful=True)
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
+        view = await self.view()
+        if view.apart:  # each may take back as many
+            answers, _ = await those_there(view, lambda store: store.reap(req, at))
+            return [one for answer in answers for one in answer]
         found: list[r.Reaped] = []
-        for store in (await self.view()).stores:
+        for store in view.stores:
             if len(found) < req.limit:
                 found += await store.reap(replace(req, limit=req.limit - len(found)), at)
         return found
@@ -174,8 +200,7 @@ class Composite:
         return await alter(await self.view(), sel, change, at)
 
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
-        view = await self.view()
-        return merging.swept(await each(view, lambda store: store.sweep(clause, at)))
+        return merging.swept((await those_there(await self.view(), lambda store: store.sweep(clause, at)))[0])
 
     # -- reading
 
@@ -185,7 +210,11 @@ class Composite:
         view = await self.view()
         if view.alone is not None:
             return await view.alone.fetch(names, want, at)
-        found = pick(await each(view, lambda store: store.fetch(names, want, at)))
+        answers, problem = await those_there(view, lambda store: store.fetch(names, want, at))
+        found = pick(answers)
+        if problem is not None and None in found:
+            unknown = [n for n, record in enumerate(found) if record is None]
+            raise PartlyUnavailable(str(problem), found, unknown) from problem
         missing = [name for name, record in zip(names, found, strict=True) if record is None]
         if missing and view.leg:
             await deliver_named(view, missing)
@@ -194,19 +223,34 @@ class Composite:
         return found
 
     async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
-        """One store after the other: a job that moves meanwhile may be met twice, and is not missed."""
+        """One store after the other: a job that moves meanwhile may be met twice, and is not missed. A store that is
+        away comes last, and then the call raises."""
         view = await self.view()
-        number, cursor = (0, None) if after is None else _cursor(after)
-        page = await view.stores[min(number, len(view.stores) - 1)].scan(sel, cursor, limit, at)
-        if page.after is not None:
-            return replace(page, after=f"{number}:{page.after}")
-        return replace(page, after=f"{number + 1}:" if number + 1 < len(view.stores) else None)
+        every = len(view.stores)
+        left, cursor = (list(range(every)), None) if after is None else _cursor(after)
+        left = [number for number in left if number < every] or [every - 1]
+        for turn in range(len(left)):
+            try:
+                page = await view.stores[left[0]].scan(sel, cursor, limit, at)
+                break
+            except Unavailable as error:
+                if cursor is not None or not view.apart:
+                    raise
+                if turn == len(left) - 1:
+                    raise (PartlyUnavailable(str(error)) if len(left) < every else error) from error
+                left.append(left.pop(0))
+        if page.after is None:
+            left = left[1:]
+        return replace(page, after=f"{','.join(map(str, left))}:{page.after or ''}" if left else None)
 
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
-        view = await self.view()
-        return merging.stats(await each(view, lambda store: store.stats(at, queues=queues)))
+        """Copies of jobs are no jobs."""
+        answers, _ = await those_there(await self.view(), lambda store: store.stats(at, queues=queues))
+        found = merging.stats(answers)
+        return replace(found, queues=[queue for queue in found.queues if queue.queue != QUEUE])
 
 
-def _cursor(after: str) -> tuple[int, str | None]:
-    number, _, cursor = after.partition(":")
-    return int(number), cursor or None
+def _cursor(after: str) -> tuple[list[int], str | None]:
+    """The stores that are left, in their order, and how far the first of them was read."""
+    left, _, cursor = after.partition(":")
+    return [int(number) for number in left.split(",")], cursor or None

@@ -15,7 +15,14 @@ from msgspec.structs import replace
 
 from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.routing import passage
-from headrace.routing.belongings import copy_documents, copy_held_keys, copy_rules, move_schedules
+from headrace.routing.belongings import (
+    copy_documents,
+    copy_held_keys,
+    copy_journal,
+    copy_positions,
+    copy_rules,
+    move_schedules,
+)
 from headrace.routing.gates import close_to_new_jobs, depth_of, open_to_new_jobs
 from headrace.routing.moving import SEEN, Moving
 from headrace.routing.passage import Phase, Transfer
@@ -66,7 +73,8 @@ class Mover:
         self._tell = tell
         self._seen = SEEN if seen is None else seen
         self._patience = patience
-        self._began = time.monotonic()
+        self._next_at = 0.0
+        """When the next jobs may move."""
         self._rolled_back = False
         """Whether all is back, and only the note of it is left to be removed."""
 
@@ -200,7 +208,7 @@ class Mover:
         left, goal = (self.store.old, self.store.new) if forward else (self.store.new, self.store.old)
         await passage.mark_part(self.store.new)
         await copy_rules(left, goal)
-        await copy_documents(left, goal)
+        await copy_journal(left, goal)
         held = await queues_with_groups(left)
         for store in (left, goal):
             await transfers_of(store).open_leg(transfer.leg(transfer.legs + 1))
@@ -210,8 +218,12 @@ class Mover:
         await copy_held_keys(left, goal)
         for queue in sorted(held):
             await _policies(goal).pause(QueuePause(queue))
+        await passage.write(self.store.old, lambda known: known and replace(known, turning=True))
+        await copy_documents(left, goal)
+        await copy_journal(left, goal)
+        await copy_positions(left, goal)
         await open_to_new_jobs(goal, transfer.depths[1 if forward else 0])
-        await self._phase((phase,), wanted, legs=transfer.legs + 1, held=tuple(sorted(held)))
+        await self._phase((phase,), wanted, legs=transfer.legs + 1, held=tuple(sorted(held)), turning=False)
 
     async def _note_depth(self, transfer: Transfer, left: Backend) -> Transfer:
         """Write down how many jobs may wait in a store before it is closed, for the day on which it opens again."""
@@ -260,16 +272,19 @@ class Mover:
                 await deliver(view, parcels)
                 self.progress.moved += len(parcels)
                 self._tell(self.progress)
-                await self._keep_pace()
+                await self._keep_pace(len(parcels))
                 view = await self._go_on(view.leg)
             after = page.after
             if after is None:
                 return
 
-    async def _keep_pace(self) -> None:
+    async def _keep_pace(self, moved: int) -> None:
+        """So many jobs have moved: wait until the next may, at the rate that holds now."""
         rate = self.store.transfer.rate if self.store.transfer is not None else None
         if rate is not None:
-            await asyncio.sleep(max(0.0, self.progress.moved / rate - (time.monotonic() - self._began)))
+            now = time.monotonic()
+            self._next_at = max(self._next_at, now) + moved / rate
+            await asyncio.sleep(self._next_at - now)
 
     async def _drained(self, view: View) -> bool:
         """Whether the store that is left has no job any more. Queues whose jobs all have moved go on."""

@@ -12,13 +12,16 @@ from headrace.routing.composite import Composite
 from headrace.routing.known import is_closed, known_in
 from headrace.routing.passage import Phase, Transfer
 from headrace.routing.shadow import Shadow, sampled
+from headrace.routing.transactions import RoutedTransactions
 from headrace.routing.view import View
 from headrace.seam import records as r
-from headrace.seam.protocol import Backend
+from headrace.seam.protocol import Backend, Transactions
 
 FRESH = 1.0
 """Seconds for which a look at the transfer counts. What everybody must have seen is seen after ``SEEN``."""
 SEEN = 3.0
+TURN = 20.0
+"""Seconds within which the home has changed once it is about to."""
 _TRIES = 100
 
 
@@ -73,6 +76,24 @@ class Moving(Composite):
                 await self._open_new()
             self._looked_at = began
             return self._view
+
+    async def still_home(self, store: Backend) -> bool:
+        """If the home is about to change, nobody knows whether what was just written is taken along: wait and see."""
+        began = time.monotonic()
+        while True:
+            view = await self.look()
+            if self.transfer is None or not self.transfer.turning:
+                return view.home is store
+            if time.monotonic() - began > TURN:
+                raise Unavailable(
+                    "a transfer was stopped while rules and other documents were taken along; what was just written "
+                    "may be left behind. Run: headrace transfer resume"
+                )
+            await asyncio.sleep(0.05)
+
+    @property
+    def tx(self) -> Transactions | None:
+        return None if self.home.tx is None else RoutedTransactions(self.look, self.home.tx)
 
     async def _open_new(self) -> None:
         if not self._new_is_open:

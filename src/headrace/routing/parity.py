@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from headrace.routing.moving import Moving
 from headrace.routing.passage import MOVING, Phase, Transfer
-from headrace.routing.shadow import sampled, twin
+from headrace.routing.shadow import KEPT, sampled, twin
 from headrace.routing.transit import transfers_of
 from headrace.seam.protocol import Backend
 from headrace.seam.records import JobId, Record, Selector
@@ -48,13 +48,14 @@ class Verdict(Struct, frozen=True, kw_only=True):
 async def compare(store: Moving, transfer: Transfer, most: int = 2_000) -> Parity:
     """Look for the copies of the newest jobs that were enqueued since copies are made."""
     await store.new.open()
-    upto = await store.old.now() - _SETTLES
+    now = await store.old.now()
+    since, upto = max(transfer.phase_at, now - KEPT + _SETTLES), now - _SETTLES
     checked = alike = missing = 0
     examples: list[str] = []
     after: str | None = None
     while checked < most:
         page = await store.old.scan(Selector(), after, _PAGE)
-        chosen = [one for one in page.records if transfer.phase_at <= one.enqueued_at <= upto]
+        chosen = [one for one in page.records if since <= one.enqueued_at <= upto]
         chosen = [one for one in chosen if sampled(one.id, transfer.share) and not one.epoch]
         jobs = await store.old.fetch([one.id for one in chosen], frozenset(SECTIONS))
         copies = await store.new.fetch([twin(one.id) for one in chosen], frozenset(SECTIONS))
@@ -66,7 +67,7 @@ async def compare(store: Moving, transfer: Transfer, most: int = 2_000) -> Parit
                 if copy is None or not _alike(job, copy):
                     examples.append(job.id.hex())
         after = page.after
-        if after is None or (page.records and page.records[-1].enqueued_at < transfer.phase_at):
+        if after is None or (page.records and page.records[-1].enqueued_at < since):
             break
     return Parity(
         checked=checked,

@@ -60,6 +60,9 @@ class Transfer(Struct, frozen=True, kw_only=True):
     """When the phase began, on the clock of the first store."""
     depths: tuple[int | None, int | None] = (None, None)
     """The depth of each store before it was closed to new jobs."""
+    turning: bool = False
+    """Whether what belongs to no job is just being taken along, before the direction changes: what is written
+    meanwhile may be left behind."""
     held: tuple[str, ...] = ()
     """Queues that stand still in the store that jobs move to, until all their jobs are there: their jobs have
     groups."""

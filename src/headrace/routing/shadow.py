@@ -1,4 +1,4 @@
-"""Copies of new jobs in another store, to see how it does. They are never due, and have ids of their own."""
+"""Copies of new jobs in another store, to see how it does. They never run, and have ids of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ log = logging.getLogger("headrace")
 
 QUEUE = "headrace-shadow"
 """The queue that copies lie in."""
-_NEVER = 100 * 365 * 86_400 * 1_000_000
+KEPT = 86_400 * 1_000_000
+"""Microseconds for which a copy is kept. It has expired before it is due, so upkeep cancels it, and retention
+removes it like others."""
+_EARLIER = 1_000_000
 _MASK = bytes(9) + b"\xa5" * 7
 WAITING = 10_000
 """Copies that wait to be written; more are dropped."""
@@ -51,10 +54,10 @@ def twin(job_id: JobId) -> JobId:
 
 
 def copy_of(row: Row) -> Row:
-    """A job like this one that is never due, has no key and no group, and is waited for by nobody."""
+    """A job like this one that never runs, has no key and no group, and is waited for by nobody."""
     return Row(
-        id=twin(row.id), queue=QUEUE, task=row.task, cells=row.cells, tenant=row.tenant, delay=_NEVER,
-        priority=row.priority, headers=row.headers,
+        id=twin(row.id), queue=QUEUE, task=row.task, cells=row.cells, tenant=row.tenant, delay=KEPT,
+        expires=KEPT - _EARLIER, priority=row.priority, headers=row.headers,
     )  # fmt: skip
 
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.errors import HeadraceError, Unavailable
+from headrace.errors import HeadraceError, PartlyUnavailable, Unavailable
 from headrace.routing import merging
 from headrace.routing.composite import Composite
 from headrace.routing.routes import Routes, check_shards, parse_routes
-from headrace.routing.shadow import Shadow, sampled
+from headrace.routing.shadow import QUEUE, Shadow, sampled
+from headrace.routing.shard import Shard
 from headrace.routing.view import View
 from headrace.seam import records as r
 from headrace.seam.protocol import Backend
-
-T = TypeVar("T")
 
 
 class ShardState(Struct, frozen=True, kw_only=True):
@@ -30,6 +31,8 @@ class ShardState(Struct, frozen=True, kw_only=True):
     routes: tuple[str, ...]
     waiting: int = 0
     running: int = 0
+    copies: int = 0
+    """Copies of new jobs that it keeps for a day."""
     error: str = ""
     """Why it does not answer; empty: it does."""
 
@@ -39,12 +42,13 @@ class Router(Composite):
 
     def __init__(self, shards: Mapping[str, Backend], routes: str) -> None:
         check_shards(shards)
-        self.shards = dict(shards)
-        self.given = routes
         self.routes: Routes = parse_routes(routes, shards)
+        self.given = routes
+        self._guarded = {name: Shard(name, store, partial(self._came, name)) for name, store in shards.items()}
+        self.shards = {name: cast("Backend", shard) for name, shard in self._guarded.items()}
         home = self.shards[self.routes.home]
         super().__init__([home, *(store for store in self.shards.values() if store is not home)])
-        self._view = View(self.all, home)
+        self._view = View(self.all, home, apart=True)
         self._rotation = 0
         self._shadows = [(rule, Shadow(self.shards[rule.shard], time.monotonic)) for rule in self.routes.copies]
 
@@ -55,12 +59,28 @@ class Router(Composite):
     def sibling(self) -> Router:
         return Router({name: store.sibling() for name, store in self.shards.items()}, self.given)
 
+    def _came(self, name: str) -> None:
+        self._opened(self.shards[name])
+
+    async def open(self) -> None:
+        """A shard that is away is opened as soon as it is there. Raises if all are."""
+        try:
+            opening = [shard.open() for shard in self._guarded.values()]
+            for answer in await asyncio.gather(*opening, return_exceptions=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+            if all(shard.problem for shard in self._guarded.values()):
+                raise Unavailable(self._guarded[self.routes.home].problem)
+        except BaseException:
+            await self.close()
+            raise
+
     async def view(self) -> View:
         return self._view
 
     async def states(self) -> list[ShardState]:
         """The shards, and how many jobs each has."""
-        return [await self._state(name, store) for name, store in self.shards.items()]
+        return await asyncio.gather(*(self._state(name, store) for name, store in self.shards.items()))
 
     async def _state(self, name: str, store: Backend) -> ShardState:
         rules = [str(rule) for rule in self.routes.rules if rule.shard == name]
@@ -71,8 +91,10 @@ class Router(Composite):
             queues = (await store.stats()).queues
         except HeadraceError as error:
             return replace(state, error=str(error))
-        waiting = sum(queue.available + queue.jobs_paused for queue in queues)
-        return replace(state, waiting=waiting, running=sum(queue.running for queue in queues))
+        copies = sum(queue.available for queue in queues if queue.queue == QUEUE)
+        jobs = [queue for queue in queues if queue.queue != QUEUE]
+        waiting = sum(queue.available + queue.jobs_paused for queue in jobs)
+        return replace(state, waiting=waiting, copies=copies, running=sum(queue.running for queue in jobs))
 
     async def place(self, view: View, rows: Sequence[r.Row], at: r.Stamp) -> list[r.Inserted]:
         answers: dict[int, r.Inserted] = await self._spilled(rows, at)
@@ -80,15 +102,32 @@ class Router(Composite):
         for number, row in enumerate(rows):
             if number not in answers:
                 groups.setdefault(self.routes.shard_of(row), []).append(number)
-        for name, numbers in groups.items():
-            found = await self.shards[name].insert([rows[n] for n in numbers], at)
-            answers |= dict(zip(numbers, found, strict=True))
+        problem = await self._insert_into(groups, rows, answers, at)
         full = [n for n, one in answers.items() if one.status is r.InsertStatus.FULL and self.routes.spills(rows[n])]
         if full and self.routes.spill is not None:
-            found = await self.shards[self.routes.spill].insert([rows[n] for n in full], at)
-            answers |= dict(zip(full, found, strict=True))
+            problem = await self._insert_into({self.routes.spill: full}, rows, answers, at) or problem
         await self._copy([rows[n] for n, one in answers.items() if one.status is r.InsertStatus.NEW])
+        if problem is not None:
+            unknown = [n for n in range(len(rows)) if n not in answers]
+            raise PartlyUnavailable(str(problem), [answers.get(n) for n in range(len(rows))], unknown) from problem
         return [answers[n] for n in range(len(rows))]
+
+    async def _insert_into(
+        self, groups: Mapping[str, Sequence[int]], rows: Sequence[r.Row], answers: dict[int, r.Inserted], at: r.Stamp
+    ) -> Unavailable | None:
+        """Store rows in their shards and note the answers; returns why a shard gave none."""
+        inserts = [self.shards[name].insert([rows[n] for n in numbers], at) for name, numbers in groups.items()]
+        problem: Unavailable | None = None
+        for numbers, found in zip(groups.values(), await asyncio.gather(*inserts, return_exceptions=True), strict=True):
+            if isinstance(found, Unavailable):
+                problem = found
+                for number in numbers:
+                    answers.pop(number, None)
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                answers |= dict(zip(numbers, found, strict=True))
+        return problem
 
     async def _copy(self, rows: Sequence[r.Row]) -> None:
         for rule, shadow in self._shadows:
@@ -115,46 +154,23 @@ class Router(Composite):
             if job is not None
         }
 
-    # -- shards that are away
-
-    async def _answers(self, call: Callable[[Backend], Awaitable[T]]) -> tuple[list[T], bool]:
-        """The answers of the shards that are there, and whether all are. Raises if none is."""
-        found: list[T] = []
-        problem: Unavailable | None = None
-        for store in self.all:
-            try:
-                found.append(await call(store))
-            except Unavailable as error:
-                problem = error
-        if not found and problem is not None:
-            raise problem
-        return found, problem is None
-
     async def _claim(self, view: View, req: r.Claim, at: r.Stamp) -> r.Claimed:
         """Each time another shard comes first, so that none starves."""
         self._rotation += 1
         first = self._rotation % len(self.all)
-        found, away = r.Claimed([]), False
+        found, there = r.Claimed([]), False
+        problem: Unavailable | None = None
         for store in (*self.all[first:], *self.all[:first]):
             room = req.limit - len(found.jobs)
             if room <= 0:
                 break
             try:
                 found = merging.claimed(found, await store.claim(replace(req, limit=room), at), req.limit)
-            except Unavailable:
-                away = True
-        return replace(found, doubtful=True) if away else found
-
-    async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
-        """A lease that no shard knows may be in one that is away: then it is not lost."""
-        answers, all_there = await self._answers(lambda store: store.renew(beat, at))
-        found = merging.renewed(answers)
-        return found if all_there else replace(found, lost=[], doubtful=True)
-
-    async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
-        answers, _ = await self._answers(lambda store: store.reap(req, at))
-        return [one for answer in answers for one in answer]
-
-    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
-        answers, _ = await self._answers(lambda store: store.stats(at, queues=queues))
-        return merging.stats(answers)
+                there = True
+            except Unavailable as error:
+                problem = error
+        if problem is None:
+            return found
+        if not there:
+            raise problem
+        return replace(found, doubtful=True)

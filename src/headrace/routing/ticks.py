@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import nlargest, nsmallest
 
-from headrace.routing.view import Look, View, each
+from headrace.errors import Unavailable
+from headrace.routing.view import Look, View, each, those_there
 from headrace.seam.protocol import Backend, TickStore
 from headrace.seam.records import Stamp
 from headrace.seam.ticks import Drop, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
@@ -25,12 +26,14 @@ class RoutedTicks:
         return [(await _of(await _home_of(view, change)).save([change], at))[0] for change in batch]
 
     async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
-        found = await each(await self._look(), lambda store: _of(store).find(sel, after, limit))
+        found, problem = await those_there(await self._look(), lambda store: _of(store).find(sel, after, limit))
         by_name = {one.name: one for some in found for one in some}
+        if problem is not None and (sel.names is None or not by_name.keys() >= set(sel.names)):
+            raise problem
         return nsmallest(limit, by_name.values(), key=lambda one: one.name)
 
     async def due(self, req: Request, at: Stamp = None) -> Looked:
-        answers = await each(await self._look(), lambda store: _of(store).due(req, at))
+        answers, _ = await those_there(await self._look(), lambda store: _of(store).due(req, at))
         schedules = nsmallest(
             req.limit,
             (one for answer in answers for one in answer.schedules),
@@ -42,12 +45,19 @@ class RoutedTicks:
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
         """By the store that has the schedule: the others answer that they do not."""
         outcomes: list[list[TickOutcome | None] | None] = [None] * len(batch)
-        left = list(range(len(batch)))
-        for store in (await self._look()).stores:
-            if left:
-                for n, done in zip(left, await _of(store).plan([batch[n] for n in left], at), strict=True):
-                    outcomes[n] = done
-                left = [n for n in left if outcomes[n] is None]
+        view, left = await self._look(), list(range(len(batch)))
+        for store in view.stores:
+            if not left:
+                break
+            try:
+                answers = await _of(store).plan([batch[n] for n in left], at)
+            except Unavailable:
+                if not view.apart:
+                    raise
+                continue  # nothing is known of these: their planners look again
+            for n, done in zip(left, answers, strict=True):
+                outcomes[n] = done
+            left = [n for n in left if outcomes[n] is None]
         return outcomes
 
     async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
 
 T = TypeVar("T")
@@ -21,6 +23,9 @@ class View(NamedTuple):
     else says where they go."""
     leg: str = ""
     """The leg on which jobs move from the first store to the second; empty: none does."""
+    apart: bool = False
+    """Whether no job ever goes from one to another. Then all are asked at once, and those that are there answer for
+    themselves."""
 
     @property
     def alone(self) -> Backend | None:
@@ -32,8 +37,33 @@ Look = Callable[[], Awaitable[View]]
 
 
 async def each(view: View, call: Callable[[Backend], Awaitable[T]]) -> list[T]:
-    """The answers of all stores, asked one after the other."""
-    return [await call(store) for store in view.stores]
+    """The answers of all stores."""
+    if not view.apart:
+        return [await call(store) for store in view.stores]
+    found, problem = await those_there(view, call)
+    if problem is not None:
+        raise problem
+    return found
+
+
+async def those_there(view: View, call: Callable[[Backend], Awaitable[T]]) -> tuple[list[T], Unavailable | None]:
+    """The answers of the stores that are there, and why others gave none. Raises if none is there; where jobs go from
+    one store to another, if one is not there."""
+    if not view.apart:
+        return await each(view, call), None
+    answers = await asyncio.gather(*map(call, view.stores), return_exceptions=True)
+    found: list[T] = []
+    problem: Unavailable | None = None
+    for answer in answers:
+        if isinstance(answer, Unavailable):
+            problem = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found.append(answer)
+    if not found and problem is not None:
+        raise problem
+    return found, problem
 
 
 def pick(found: Sequence[Sequence[T | None]]) -> list[T | None]:

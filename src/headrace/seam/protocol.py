@@ -128,6 +128,9 @@ class AsyncJoined(Protocol):
     async def complete(self, settlement: r.Settlement) -> bool:
         """See :class:`Joined`."""
 
+    async def sources(self, prefix: str = "") -> list[str]:
+        """The sources outside that have positions, and whose names begin so."""
+
     async def positions(self, source: str) -> dict[str, int]:
         """How far a source outside has been read: for each of its parts, what is to be read next."""
 
@@ -523,6 +526,10 @@ class Backend(Protocol):
         or a sweep of ``SweepTarget.KEYS`` takes it. It is as taken as any other for inserts, moves and requeues, but
         names no job any more: ``fetch`` and ``alter`` do not know it. CANCELLED and FAILED free the key at once.
 
+        If part of a store is away, the others' leases are ended all the same. Where a lease is known to none of them,
+        :class:`~headrace.errors.PartlyUnavailable` is raised, with the answers there are. ``insert``, ``fetch`` and
+        ``alter`` of names do so too.
+
         ``queue`` moves the job and its key to another queue. If the key is taken there, the job goes without it.
         Spawned rows are inserted after all settlements of the batch, so a job that frees its key may spawn its
         successor under it. When the job ends, every inbox that waits for it gets a hint; when it becomes claimable, the
@@ -596,6 +603,8 @@ class Backend(Protocol):
 
     async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         """Matching jobs, newest id first, without cells; ``after`` is the cursor of the last page.
+
+        If part of a store is away, the others' jobs come first, and then ``PartlyUnavailable`` is raised.
 
         A job that exists and matches throughout appears exactly once; others may or may not. A call looks at a bounded
         number of jobs, so a page may be short, or even empty, and still have an ``after``. Jobs that cannot be read are

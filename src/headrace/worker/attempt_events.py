@@ -68,7 +68,8 @@ class AttemptEvents:
 
 
 def _event(kind: EventKind, leased: Leased, **more: Any) -> Event:
-    return Event(kind, leased.id, leased.queue, leased.task, leased.key, leased.attempt, **more)
+    about = (leased.id, leased.queue, leased.task, leased.key, leased.attempt)
+    return Event(kind, *about, tenant=leased.tenant, **more)
 
 
 def _detail(settlement: Settlement, ended: Ended | None) -> str:

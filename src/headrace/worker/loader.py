@@ -213,4 +213,5 @@ def _size(job: Leased) -> int:
 
 
 def _event(kind: EventKind, job: Leased, error: HeadraceError) -> Event:
-    return Event(kind, job.id, job.queue, job.task, job.key, job.attempt, error=error, detail=str(error))
+    about = (job.id, job.queue, job.task, job.key, job.attempt)
+    return Event(kind, *about, tenant=job.tenant, error=error, detail=str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import chain
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -38,6 +39,10 @@ class Settler:
         self._apart: list[Settlement] = []
         """Settlements of jobs that handlers complete in their own transactions. Until such a transaction ends, the
         store cannot end the lease, so these settlements have trips of their own."""
+        self._off: list[list[Settlement]] = []
+        """Settlements that were put off."""
+        self._sent: set[tuple[JobId, int]] = set()
+        """The leases of those, until they are answered."""
         self._events: dict[tuple[JobId, int], Event] = {}
         """The event of a settlement. Observers are told when the store has accepted it."""
         self.under_way = 0
@@ -46,7 +51,7 @@ class Settler:
         """Settlements that the store has answered."""
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._apart) + self.under_way
+        return len(self._waiting) + len(self._apart) + sum(map(len, self._off)) + self.under_way
 
     def doubtful(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> list[int]:
         """The settlements that were refused, perhaps only because a handler had completed its job. By position. Only
@@ -82,7 +87,7 @@ class Settler:
 
     def has(self, job_id: JobId, epoch: int) -> bool:
         """Whether a settlement under this lease waits for its trip."""
-        return any((one.id, one.epoch) == (job_id, epoch) for one in (*self._waiting, *self._apart))
+        return any((one.id, one.epoch) == (job_id, epoch) for one in chain(self._waiting, self._apart, *self._off))
 
     def take_apart(self, limit: int) -> list[Settlement]:
         """The same for a trip with only those of jobs that handlers complete in their own transactions."""
@@ -104,6 +109,23 @@ class Settler:
         self.under_way -= len(batch)
         self._waiting[:0] = batch
 
+    def put_off(self, batch: Sequence[Settlement], seconds: float) -> None:
+        """The part of the store that may have their leases is away: other trips come first."""
+        self.under_way -= len(batch)
+        off = list(batch)
+        self._off.append(off)
+        self._sent.update((one.id, one.epoch) for one in batch)
+        asyncio.get_running_loop().call_later(seconds, self._take_up, off)
+
+    def _take_up(self, batch: list[Settlement]) -> None:
+        self._off.remove(batch)
+        self._waiting[:0] = batch
+        self._bell.ring()
+
+    def were_sent(self, batch: Sequence[Settlement]) -> bool:
+        """Whether some of these were put off: the store may have carried them out."""
+        return bool(self._sent) and any((one.id, one.epoch) in self._sent for one in batch)
+
     def jobs(self, batch: Sequence[Settlement]) -> list[Leased]:
         """The jobs that these settlements end the leases of, as far as they are known."""
         return [job for settlement in batch if (job := self._leases.job(settlement)) is not None]
@@ -112,6 +134,8 @@ class Settler:
         """The store has answered these settlements."""
         self.under_way -= len(batch)
         self.settled += len(batch)
+        if self._sent:
+            self._sent.difference_update((one.id, one.epoch) for one in batch)
         if batch and self._observers.meter is not None and (job := self._leases.job(batch[0])) is not None:
             self.measure(job, self._leases.age(job.id, job.epoch) or 0.0)
         for position, job in self._leases.settled(batch, self._leases.now()).items():

@@ -11,7 +11,7 @@ from headrace.core.backoff import Backoff
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.slow_calls import took
-from headrace.errors import BackendError, ConfigError, Rejected, Unavailable
+from headrace.errors import BackendError, ConfigError, PartlyUnavailable, Rejected, Unavailable
 from headrace.keeping.hard_bounds import HardBounds, Loads
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claimed, JobId, Record, Settlement
@@ -28,6 +28,9 @@ Stow = Callable[[list[Settlement]], Awaitable[list[Settlement]]]
 """Takes cells of settlements to the object store."""
 Refuse = Callable[[Settlement, Exception], Settlement | None]
 """What to store instead of a settlement that the store has rejected; None: nothing, and its lease goes on."""
+
+_PUT_OFF = 1.0
+"""Seconds until a part of the store that is away is asked again to settle what it may have leased."""
 
 
 class Trips:
@@ -133,13 +136,16 @@ class Trips:
         return min(want, self._claimer.want()) if self._claimer and want else 0
 
     async def _carry(self, batch: list[Settlement], want: int) -> None:
-        repeated, loop = False, asyncio.get_running_loop()
+        repeated, loop = bool(self._settler and self._settler.were_sent(batch)), asyncio.get_running_loop()
         self.asking_since = loop.time()
         deadline = self.asking_since + self._lease
         while True:
             sent_at, since = loop.time(), self._clock.elapsed()
             try:
                 states, claimed = await self._send(batch, want, repeated=repeated)
+            except PartlyUnavailable as error:
+                self._settle_in_part(batch, error)
+                return
             except Exception as error:
                 at_fault = _is_rejection(error)
                 if not at_fault:  # the store may have carried out what was sent
@@ -182,6 +188,14 @@ class Trips:
                     Event(EventKind.EXPIRED, job.id, job.queue, job.task, key=job.key, detail=job.reason)
                 )
 
+    def _settle_in_part(self, batch: list[Settlement], error: PartlyUnavailable) -> None:
+        """A part of the store is away. What it may have leased is settled later; the others are not kept waiting."""
+        assert self._settler is not None
+        self._settler.put_off([batch[n] for n in sorted(error.unanswered)], _PUT_OFF)
+        answered = [n for n in range(len(batch)) if n not in error.unanswered]
+        self._settler.answered([batch[n] for n in answered], [error.answers[n] for n in answered])
+        del batch[:]
+
     async def _stay_away(self, error: Exception) -> None:
         self._outage.begins(error)
         await asyncio.sleep(self._backoff.pause())
@@ -207,6 +221,9 @@ class Trips:
             try:
                 [state] = await self._finish([settlement], repeated=settlement.id in sent)
             except Exception as error:
+                if isinstance(error, PartlyUnavailable):
+                    self._settle_in_part([batch.pop(0)], error)
+                    continue
                 if not _is_rejection(error):
                     if not self._hopeless(error, deadline):
                         sent.add(settlement.id)

@@ -159,6 +159,11 @@ class AsyncPostgresJoined:
                 return _unless_fenced(error)
         return True
 
+    async def sources(self, prefix: str = "") -> list[str]:
+        with self._explaining("producer"):
+            found: list[str] = json.loads(await self._send(self._statements["sources"], prefix))
+            return found
+
     async def positions(self, source: str) -> dict[str, int]:
         with self._explaining("producer"):
             found: dict[str, int] = json.loads(await self._send(self._statements["positions"], source))

@@ -47,7 +47,7 @@ _PARTS = {
     "producer": (
         "insert_v1", "insert_one_v1", "enqueue_v1", "ask_v1", "fetch_v1", "save_v1", "find_v1", "due_v1", "plan_v1",
         "history_v1", "documents_v1", "usage_v1", "sheets_v1", "walk_sheets_v1", "write_sheets_v1", "tally_sheets_v1",
-        "positions_v1", "advance_v1",
+        "sources_v1", "positions_v1", "advance_v1",
         "read_parts_v1",
     ),
     "worker": (

@@ -83,6 +83,7 @@ def _told(event: Event) -> bytes:
         "job_id": None if event.job_id is None else str(event.job_id),
         "queue": event.queue,
         "task": event.task,
+        "tenant": event.tenant,
         "key": event.key,
         "attempt": event.attempt,
         "worker": event.worker,

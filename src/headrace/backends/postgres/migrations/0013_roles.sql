@@ -7,7 +7,7 @@ WITH own (part, names) AS (
         ('producer', ARRAY[
             'insert_v1', 'insert_one_v1', 'enqueue_v1', 'ask_v1', 'fetch_v1', 'migrations', 'save_v1', 'find_v1', 'due_v1',
             'plan_v1', 'history_v1', 'documents_v1', 'usage_v1', 'sheets_v1', 'walk_sheets_v1', 'write_sheets_v1', 'tally_sheets_v1',
-            'positions_v1', 'advance_v1', 'read_parts_v1'
+            'sources_v1', 'positions_v1', 'advance_v1', 'read_parts_v1'
         ]),
         ('worker', ARRAY[
             'claim_v1', 'complete_and_claim_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1',

@@ -6,6 +6,12 @@ CREATE TABLE positions (
     CONSTRAINT positions_pkey PRIMARY KEY (source, part)
 );
 
+-- The sources that have positions, by the beginning of their names. There are few.
+CREATE FUNCTION sources_v1(p_prefix text) RETURNS TABLE (source text)
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT DISTINCT p.source FROM positions AS p WHERE starts_with(p.source, p_prefix)
+$$;
+
 -- The positions of a source (positions_pkey).
 CREATE FUNCTION positions_v1(p_source text) RETURNS TABLE (part text, next bigint)
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$

@@ -13,6 +13,9 @@ SELECT {schema}.complete_bound_v1(
 )
 FROM (SELECT CAST(CAST({given} AS text) AS jsonb) AS job) AS g
 
+-- name: sources
+SELECT CAST(coalesce(jsonb_agg(s.source), '[]') AS text) FROM {schema}.sources_v1(CAST({given} AS text)) AS s
+
 -- name: positions
 SELECT CAST(coalesce(jsonb_object_agg(p.part, p.next), '{}') AS text) FROM {schema}.positions_v1(CAST({given} AS text)) AS p
 
