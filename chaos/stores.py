@@ -10,6 +10,8 @@ import apsw
 from servers.postgres import Postgres
 from servers.valkey import Valkey
 
+from headrace import Streams
+
 STORES = ("sqlite", "postgres", "valkey")
 SERVERS = ("postgres", "valkey")
 """Those that are processes of their own."""
@@ -71,7 +73,22 @@ class ValkeyStore:
         return dict(zip(keys, call("DEBUG", "DIGEST-VALUE", *keys), strict=True))
 
 
-Store = SqliteStore | PostgresStore | ValkeyStore
+class StreamsStore:
+    """Two servers: one keeps the jobs, the other gives them out."""
+
+    name = "streams"
+
+    def __init__(self, keeps: PostgresStore, gives: ValkeyStore) -> None:
+        self.keeps = keeps
+        self.gives = gives
+        self.url = Streams(pg=keeps.url, valkey=gives.url).url
+
+    def integrity(self) -> str:
+        """What the one that keeps the jobs says."""
+        return self.keeps.integrity()
+
+
+Store = SqliteStore | PostgresStore | ValkeyStore | StreamsStore
 
 
 @contextmanager
@@ -80,10 +97,13 @@ def opened(name: str, folder: Path) -> Iterator[Store]:
     if name in SERVERS:
         with served(name, folder) as store:
             yield store
+    elif name == "streams":
+        with postgres(folder) as keeps, valkey(folder, "everysec") as gives:
+            yield StreamsStore(keeps, gives)
     elif name == "sqlite":
         yield SqliteStore(folder / "jobs.db")
     else:
-        raise SystemExit(f"no store {name!r}; there are {', '.join(STORES)}")
+        raise SystemExit(f"no store {name!r}; there are {', '.join(STORES)} and streams")
 
 
 @contextmanager
