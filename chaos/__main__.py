@@ -39,7 +39,7 @@ SCENARIOS = {
     "freeze_workers": SERVERS,
     "kill_server": SERVERS,
     "crash_after_claim": SERVERS,
-    "hang_store": STORES,
+    "hang_store": (*STORES, "streams"),
     "fsync_window": ("valkey",),
     "kill_planners": STORES,
     "kill_holders": STORES,

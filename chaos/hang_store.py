@@ -20,7 +20,7 @@ from chaos.kill_server import at_work
 from chaos.ledger import Ledger, latest
 from chaos.load import Load
 from chaos.outcome import Outcome
-from chaos.stores import PostgresStore, SqliteStore, Store, ValkeyStore, opened
+from chaos.stores import PostgresStore, SqliteStore, Store, StreamsStore, ValkeyStore, opened
 from chaos.worker import LEASE, STEP, make_app
 from headrace.seam.records import JobId
 
@@ -132,7 +132,9 @@ async def _everybody_works(ledger: Path, fleet: Fleet, load: Load) -> None:
 
 
 _PATIENCE = 120.0
-WAYS = {"postgres": ("stop", "lock"), "valkey": ("stop", "pause"), "sqlite": ("lock",)}
+WAYS = {"postgres": ("stop", "lock"), "valkey": ("stop", "pause"), "sqlite": ("lock",)} | {
+    "streams": ("stop valkey", "stop postgres")
+}
 """In which each store is made to stand still."""
 
 
@@ -142,6 +144,8 @@ def _ways(store: Store) -> dict[str, Hang]:
             return {"stop": lambda _: _stopped(store), "lock": lambda _: _locked_tables(store)}
         case ValkeyStore():
             return {"stop": lambda _: _stopped(store), "pause": lambda seconds: _paused(store, seconds)}
+        case StreamsStore():
+            return {"stop valkey": lambda _: _stopped(store.gives), "stop postgres": lambda _: _stopped(store.keeps)}
         case SqliteStore():
             return {"lock": lambda _: _locked_file(store)}
 

@@ -8,6 +8,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,14 @@ from chaos.load import Load
 from chaos.outcome import Outcome
 from chaos.stores import PostgresStore, ValkeyStore, postgres, valkey
 from chaos.worker import LEASE, make_app
-from headrace import Streams
+from headrace import App, Streams
+from headrace.errors import Unavailable
 
 EACH_ROUND = {"flush": 1.0, "kill valkey": 2.0, "hang valkey": 0.5, "kill postgres": 1.0, "kill worker": 5.0}
 """How often each happens, for every round."""
 MAX_LOST = 20
+_LOOK = 0.25
+"""Seconds between two looks at the windows."""
 WEIGHT = 4_500
 """Bytes of one job in fifty, which go to the object store."""
 
@@ -91,6 +95,8 @@ class _Scene:
         self._ledger = ledger
         self._rng = rng
         self.done: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
+        """In which mode the window was, each time that somebody looked."""
 
     async def play(
         self, rounds: int, rate: int, away: float, pause: float, budget: float, given: dict[str, Any]
@@ -103,12 +109,14 @@ class _Scene:
             fleet = Fleet(folder=self._ledger, rng=self._rng, max_lost=MAX_LOST, **places, **given)
             load = Load(app, rate, heavy=WEIGHT)
             began = time.monotonic()
+            watching = asyncio.create_task(self._watch(app))
             try:
                 await self._trouble(fleet, load, rounds, away, pause)
                 over = time.monotonic()
                 drained = await until_done(app, over + budget)
                 seconds = round(over - began, 1), round(time.monotonic() - over, 1)
             finally:
+                watching.cancel()
                 codes = fleet.stop()
             records = await records_of(app, list(load.acknowledged))
             windows = (await app.client.backend()).windows
@@ -116,6 +124,8 @@ class _Scene:
         ledger = Ledger(self._ledger)
         found = Findings(list(load.acknowledged), records, ledger, asked=load.asked)
         return found, found.figures() | {name: self.done[name] for name in (*EACH_ROUND, "objects away")} | {
+            "window open, of looks that were answered": round(self.seen["open"] / max(1, self.seen.total()), 2),
+            "leases lost": ledger.count("lease_lost"),
             "runs beyond one for each job": ledger.count("start") - found.jobs,
             "enqueues that were given up": load.given_up,
             "enqueues refused": len(load.refused),
@@ -126,6 +136,14 @@ class _Scene:
             "seconds to drain": seconds[1],
             "exit codes": sorted(set(codes)),
         }  # fmt: skip
+
+    async def _watch(self, app: App) -> None:
+        windows = (await app.client.backend()).windows
+        assert windows is not None
+        while True:
+            with suppress(Unavailable):
+                self.seen.update(one.mode for one in await windows.look())
+            await asyncio.sleep(_LOOK)
 
     async def _trouble(self, fleet: Fleet, load: Load, rounds: int, away: float, pause: float) -> None:
         kills = round(EACH_ROUND["kill worker"] * rounds)

@@ -74,17 +74,18 @@ class ValkeyStore:
 
 
 class StreamsStore:
-    """PostgreSQL, and Valkey in front of it."""
+    """Two servers: one keeps the jobs, the other gives them out."""
 
     name = "streams"
 
-    def __init__(self, truth: PostgresStore, windows: ValkeyStore) -> None:
-        self._truth = truth
-        self.url = Streams(pg=truth.url, valkey=windows.url).url
+    def __init__(self, keeps: PostgresStore, gives: ValkeyStore) -> None:
+        self.keeps = keeps
+        self.gives = gives
+        self.url = Streams(pg=keeps.url, valkey=gives.url).url
 
     def integrity(self) -> str:
-        """That of the truth: what windows have can be made anew."""
-        return self._truth.integrity()
+        """What the one that keeps the jobs says."""
+        return self.keeps.integrity()
 
 
 Store = SqliteStore | PostgresStore | ValkeyStore | StreamsStore
@@ -97,12 +98,12 @@ def opened(name: str, folder: Path) -> Iterator[Store]:
         with served(name, folder) as store:
             yield store
     elif name == "streams":
-        with postgres(folder) as truth, valkey(folder) as windows:
-            yield StreamsStore(truth, windows)
+        with postgres(folder) as keeps, valkey(folder, "everysec") as gives:
+            yield StreamsStore(keeps, gives)
     elif name == "sqlite":
         yield SqliteStore(folder / "jobs.db")
     else:
-        raise SystemExit(f"no store {name!r}; there are {', '.join((*STORES, 'streams'))}")
+        raise SystemExit(f"no store {name!r}; there are {', '.join(STORES)} and streams")
 
 
 @contextmanager

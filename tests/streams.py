@@ -24,13 +24,17 @@ class Stores:
 
     def connect(self, place: Path) -> StreamsBackend:
         """A new, unopened backend on the store that belongs to ``place``."""
+        return self.beside(place, self._server())
+
+    def beside(self, place: Path, server: Valkey, schema: str = postgres.SCHEMA) -> StreamsBackend:
+        """The same with this Valkey, which keeps what it has, or with another schema."""
         if place != self._place:
             self._place = place
             postgres.stores.connect(place)
             with redis.Redis.from_url(self._server().url()) as client:
                 client.flushall()
-        truth = Truth(postgres.server().url(), schema=postgres.SCHEMA)
-        return StreamsBackend(truth, parse(self._server().url(), {}, "valkey"), options=self._options)
+        truth = Truth(postgres.server().url(), schema=schema)
+        return StreamsBackend(truth, parse(server.url(), {}, "valkey"), options=self._options)
 
 
 stores = Stores()

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
@@ -119,8 +119,13 @@ def depth(request: pytest.FixtureRequest) -> Iterator[int]:
         connection.execute("DROP SCHEMA plans CASCADE")
 
 
+B = TypeVar("B", bound=PostgresBackend)
+
+
 @asynccontextmanager
-async def explained(schema: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[PostgresBackend, Plans]]:
+async def explained(
+    schema: str, monkeypatch: pytest.MonkeyPatch, kind: type[B] = PostgresBackend
+) -> AsyncIterator[tuple[B, Plans]]:
     """A store whose every statement explains itself."""
     plans = Plans()
     connect = Session.connect
@@ -134,7 +139,7 @@ async def explained(schema: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         return session
 
     monkeypatch.setattr(Session, "connect", explaining)
-    backend = PostgresBackend(server().url(), schema=schema, listen=False)
+    backend = kind(server().url(), schema=schema, listen=False)
     await backend.open()
     plans.scans.clear()
     yield backend, plans

@@ -135,7 +135,9 @@ async def test_numbers_tell_what_a_window_has(store: StreamsBackend) -> None:
     await take(store, 1)
     [state] = await store.windows.look(at=T0)
     assert (state.queue, state.mode, state.waiting, state.pending, state.lag) == ("q", "open", 2, 1, 1)
-    assert (state.consumers, state.delayed, state.next_at, state.soon) == (1, 1, T0 + SECOND, 1)
+    assert (state.consumers, state.delayed, state.next_at, state.soon) == (1, 2, T0 + SECOND, 1)
+    [state] = await store.windows.look(horizon=7200 * SECOND, at=T0)
+    assert (state.delayed, state.soon) == (2, 2)
     [queue] = (await store.stats(T0)).queues
     assert (queue.available, queue.running, queue.scheduled) == (3, 1, 2)
 
@@ -166,7 +168,9 @@ async def test_several_that_wait_for_a_reader_do_not_wait_for_each_other(store: 
     await store.insert([row(n, queue=queue) for n, queue in enumerate(queues)], T0)
 
     async def wait(queue: str) -> object:
-        return await (store.truth.open_queue(queue, T0) if table == "windowed" else store.truth.raise_floor(T0))
+        if table == "windowed":
+            return await store.truth.open_queue(1, queue, T0)
+        return await store.truth.take_charge("another", 0, T0)
 
     name = f"{postgres.SCHEMA}.{table}"
     waiting = "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted"

@@ -9,7 +9,15 @@ from chaos import hang_store
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("store", "way"), [("postgres", "stop"), ("postgres", "lock"), ("valkey", "pause"), ("sqlite", "lock")]
+    ("store", "way"),
+    [
+        ("postgres", "stop"),
+        ("postgres", "lock"),
+        ("valkey", "pause"),
+        ("sqlite", "lock"),
+        ("streams", "stop valkey"),
+        ("streams", "stop postgres"),
+    ],
 )
 async def test_no_living_worker_loses_a_job_to_a_store_that_stands_still(store: str, way: str, tmp_path: Path) -> None:
     """Not for 1.4 leases, with long jobs under way and others that come."""

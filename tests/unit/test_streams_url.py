@@ -4,7 +4,7 @@ import pytest
 
 from headrace import Streams, connect
 from headrace.api.connection import open_backend
-from headrace.backends.streams import StreamsBackend
+from headrace.backends.streams import StreamsBackend, StreamsOptions
 from headrace.errors import ConfigError
 from headrace.text import url_without_secrets
 
@@ -19,10 +19,27 @@ def test_a_url_names_both_servers() -> None:
 def test_streams_is_its_url_and_the_object_store() -> None:
     given = Streams(pg="postgresql://localhost/jobs?schema=s&connect_timeout=3", valkey="redis://localhost", window=200)
     assert isinstance(open_backend(given.url), StreamsBackend)
-    client = connect(Streams(pg="postgresql://localhost/jobs", valkey="redis://localhost", objects="file:///tmp/o"))
-    assert (client.settings.url, client.settings.objects.url) == (
-        "streams://?pg=postgresql://localhost/jobs&valkey=redis://localhost", "file:///tmp/o",
-    )  # fmt: skip
+    given = Streams(
+        pg="postgresql://localhost/jobs", valkey="redis://localhost", objects="s3://b/p?region=r&timeout=2s"
+    )
+    for where in (given, given.url):
+        client = connect(where, objects={"keep": "5d"})
+        assert (client.settings.objects.url, client.settings.objects.keep) == (given.objects, "5d")
+    assert isinstance(open_backend(given.url), StreamsBackend)
+
+
+def test_every_option_can_be_said_in_python() -> None:
+    given = Streams(
+        pg="postgresql://localhost/jobs",
+        valkey="redis://localhost",
+        count=50,
+        entry_bytes=2_048,
+        horizon=10,
+        window=200,
+    )
+    backend = open_backend(given.url)
+    assert isinstance(backend, StreamsBackend)
+    assert backend.options == StreamsOptions(window=200, entry_bytes=2_048, horizon=10_000_000, count=50)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from headrace.api.client import Client
 from headrace.api.foreign import Connected, url_of
-from headrace.api.streams import Streams
+from headrace.api.streams import Streams, with_objects
 from headrace.core.config import Settings
 from headrace.core.settings_options import SettingsOptions
 from headrace.errors import ConfigError
@@ -51,11 +51,11 @@ def connect(url: str | Settings | Streams | Connected | None = None, **overrides
             raise ConfigError(f"expected Settings or single settings, got both: Settings and {sorted(overrides)[0]!r}")
         settings = url
     elif isinstance(url, Streams):
-        objects = {} if url.objects is None else {"objects": {"url": url.objects}}
-        settings = Settings.load({**objects, **overrides, "url": url.url})
+        settings = Settings.load({**overrides, "url": url.url})
     else:
         found = {} if url is None else {"url": url if isinstance(url, str) else url_of(url)}
         settings = Settings.load({**overrides, **found})
+    settings = with_objects(settings)
     return Client(open_backend(settings.url), settings)
 
 
@@ -267,7 +267,8 @@ def _streams(options: dict[str, str], url: str, copy: bool) -> Backend:
     numbers = {name: _number(options.pop(name), name) for name in ("window", "count", "entry_bytes") if name in options}
     horizon = {"horizon": _number(options.pop("horizon"), "horizon") * 1_000_000} if "horizon" in options else {}
     chosen = StreamsOptions(**numbers, **horizon, consumer=options.pop("consumer", ""))
-    _no_more(options, url, _among(["pg", "valkey", "window", "count", "entry_bytes", "horizon", "consumer"]))
+    options.pop("objects", None)  # ``connect`` has read it
+    _no_more(options, url, _among(["pg", "valkey", "objects", "window", "count", "entry_bytes", "horizon", "consumer"]))
     assert isinstance(truth, Truth)
     return StreamsBackend(truth, endpoint, prefix=prefix, options=chosen)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
+from headrace.core.config import Settings
 from headrace.text import url_without_secrets
 
 
@@ -24,15 +26,31 @@ class Streams(Struct, frozen=True, kw_only=True):
     """The URL of the object store, as the setting ``objects.url`` has it."""
     window: int | None = None
     """Jobs of one queue that wait in Valkey, at most."""
+    count: int | None = None
+    """Jobs that one call takes from a window, at most."""
+    entry_bytes: int | None = None
+    """The largest job that a window takes."""
+    horizon: int | None = None
+    """Seconds; delayed jobs that are due within it wait in Valkey."""
     consumer: str | None = None
     """What the names of consumers begin with, such as the name of the pod."""
 
     @property
     def url(self) -> str:
         """The same as a store URL."""
-        given = {"pg": self.pg, "valkey": self.valkey, "window": self.window, "consumer": self.consumer}
-        options = [f"{name}={quote(str(value), safe=':/@')}" for name, value in given.items() if value is not None]
+        options = [
+            f"{name}={quote(str(value), safe=':/@')}" for name, value in asdict(self).items() if value is not None
+        ]
         return "streams://?" + "&".join(options)
 
     def __repr__(self) -> str:
         return f"Streams({url_without_secrets(self.url)!r})"
+
+
+def with_objects(settings: Settings) -> Settings:
+    """The same, with the object store that the URL of a streams store names."""
+    parts = urlsplit(settings.url)
+    if parts.scheme != "streams":
+        return settings
+    url = dict(parse_qsl(parts.query.replace("+", "%2B"))).get("objects")
+    return settings if url is None else replace(settings, objects=replace(settings.objects, url=url))

@@ -17,7 +17,7 @@ class WindowState(Struct, frozen=True):
     mode: str
     """``open``; ``closed``: the store behind it gives the jobs out itself; ``closing``: on the way there."""
     waiting: int = 0
-    """Jobs that were not given out yet, delayed ones included."""
+    """Jobs in the window that were not given out yet, delayed ones included."""
     pending: int = 0
     """Jobs that were given out and are not settled."""
     overdue: int = 0
@@ -26,6 +26,7 @@ class WindowState(Struct, frozen=True):
     lag: int = 0
     """Jobs in line that no consumer has read."""
     delayed: int = 0
+    """Jobs that are not due yet, wherever they wait. This and ``soon`` are counted up to ``Limits.count_cap``."""
     next_at: int | None = None
     """When the first delayed job is due."""
     soon: int = 0

@@ -45,6 +45,8 @@ class PostgresTransactions:
         self._session = session
         self._statements = read(__package__, "bind")
         self._quoted = sql.Identifier(schema).as_string(None)
+        self.floor_of: Callable[[Settlement], int | None] = lambda _: None
+        """The floor under which the job of a settlement was given out, if a window did it."""
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncPostgresJoined]:
@@ -77,10 +79,10 @@ class PostgresTransactions:
         )
 
     def _joined(self, send: Send, statements: Mapping[str, str]) -> PostgresJoined:
-        return PostgresJoined(send, statements, self._explaining)
+        return PostgresJoined(send, statements, self._explaining, self.floor_of)
 
     def _awaited(self, send: AsyncSend, statements: Mapping[str, str]) -> AsyncPostgresJoined:
-        return AsyncPostgresJoined(send, statements, self._explaining)
+        return AsyncPostgresJoined(send, statements, self._explaining, self.floor_of)
 
     def _percent(self) -> dict[str, str]:
         return self._sql(self._quoted.replace("%", "%%"), "%s")
@@ -119,10 +121,17 @@ class PostgresJoined:
 
     blocks: Final[Literal[True]] = True
 
-    def __init__(self, send: Send, statements: Mapping[str, str], explaining: Callable[[str], Any]) -> None:
+    def __init__(
+        self,
+        send: Send,
+        statements: Mapping[str, str],
+        explaining: Callable[[str], Any],
+        floor_of: Callable[[Settlement], int | None],
+    ) -> None:
         self._send = send
         self._statements = statements
         self._explaining = explaining
+        self._floor_of = floor_of
 
     def insert(self, rows: Sequence[Row]) -> list[Inserted]:
         with self._explaining("producer"):
@@ -131,7 +140,7 @@ class PostgresJoined:
     def complete(self, settlement: Settlement) -> bool:
         with self._explaining("worker"):
             try:
-                self._send(self._statements["complete"], _completion(settlement))
+                self._send(self._statements["complete"], _completion(settlement, self._floor_of(settlement)))
             except Exception as error:
                 return _unless_fenced(error)
         return True
@@ -142,10 +151,17 @@ class AsyncPostgresJoined:
 
     blocks: Final[Literal[False]] = False
 
-    def __init__(self, send: AsyncSend, statements: Mapping[str, str], explaining: Callable[[str], Any]) -> None:
+    def __init__(
+        self,
+        send: AsyncSend,
+        statements: Mapping[str, str],
+        explaining: Callable[[str], Any],
+        floor_of: Callable[[Settlement], int | None],
+    ) -> None:
         self._send = send
         self._statements = statements
         self._explaining = explaining
+        self._floor_of = floor_of
 
     async def insert(self, rows: Sequence[Row]) -> list[Inserted]:
         with self._explaining("producer"):
@@ -154,7 +170,7 @@ class AsyncPostgresJoined:
     async def complete(self, settlement: Settlement) -> bool:
         with self._explaining("worker"):
             try:
-                await self._send(self._statements["complete"], _completion(settlement))
+                await self._send(self._statements["complete"], _completion(settlement, self._floor_of(settlement)))
             except Exception as error:
                 return _unless_fenced(error)
         return True
@@ -316,7 +332,7 @@ _SAID: dict[str, Callable[[Any], Any]] = {
 """What ``enqueue_v1`` wants in another form than a row has it; all else goes as it is."""
 
 
-def _completion(settlement: Settlement) -> str:
+def _completion(settlement: Settlement, floor: int | None) -> str:
     return json.dumps(
         {
             "id": settlement.id.hex(),
@@ -324,6 +340,7 @@ def _completion(settlement: Settlement) -> str:
             "holder": settlement.holder,
             "result": None if settlement.result is None else b64encode(settlement.result).decode(),
             "result_ttl": settlement.result_ttl,
+            "floor": floor,
         }
     )
 

@@ -48,14 +48,14 @@ _PARTS = {
         "insert_v1", "insert_one_v1", "enqueue_v1", "ask_v1", "fetch_v1", "save_v1", "find_v1", "due_v1", "plan_v1",
         "history_v1", "documents_v1", "usage_v1", "sheets_v1", "walk_sheets_v1", "write_sheets_v1", "tally_sheets_v1",
         "sources_v1", "positions_v1", "advance_v1",
-        "read_parts_v1",
+        "read_parts_v1", "name_streams_v1", "in_charge_v1", "workers_of_v1", "oldest_waiting_v1", "delayed_v1",
     ),
     "worker": (
         "claim_v1", "complete_and_claim_v1", "complete_v1", "complete_bound_v1", "finish_v1", "renew_v1", "reap_v1",
         "note_v1", "set_aside_v1", "ranks_v1", "seal_v1", "relay_v1", "find_documents_v1", "due_sheets_v1",
         "send_parts_v1",
         "raise_floor_v1", "take_over_v1", "complete_given_v1", "finish_given_v1", "open_queue_v1", "shut_queue_v1",
-        "candidates_v1", "feed_v1",
+        "candidates_v1", "feed_v1", "watch_streams_v1",
     ),
     "janitor": (
         "sweep_v1", "sweep_results_v1", "sweep_keys_v1", "sweep_tenants_v1", "begin_duty_v1", "end_duty_v1",
@@ -71,6 +71,7 @@ _PARTS = {
         "due_v1", "history_v1", "documents_v1", "find_documents_v1", "usage_v1",
         "sheets_v1", "walk_sheets_v1", "tally_sheets_v1", "read_journal_v1", "read_parts_v1", "policies_v1",
         "tenants_v1", "group_v1", "removals_v1",
+        "name_streams_v1", "in_charge_v1", "workers_of_v1", "oldest_waiting_v1", "delayed_v1",
     ),
 }  # fmt: skip
 """The least that gives the right to each; ``matching_v1`` is asked for first by whoever changes jobs."""

@@ -88,6 +88,11 @@ def examine(info: Mapping[str, str], settings: Mapping[str, str], kept: int = 0)
     return [_server(info), *_persistence(info, settings), *_memory(info, kept)]
 
 
+def room(info: Mapping[str, str]) -> list[Fact]:
+    """Which server it is, and its memory: for one whose memory may be lost."""
+    return [_server(info), *_memory(info, 0)]
+
+
 def slow_scripts(log: Sequence[Sequence[Any]], names: Mapping[bytes, str]) -> list[Fact]:
     """Our own scripts that blocked the server for long, according to its slow log."""
     longest: dict[str, int] = {}

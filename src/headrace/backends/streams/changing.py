@@ -8,16 +8,14 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from headrace.backends.streams.deliveries import Deliveries, Delivery
+from headrace.backends.streams.deliveries import Deliveries, Delivery, Known
 from headrace.backends.streams.relay import Relay
 from headrace.backends.streams.truth import Truth
-from headrace.backends.streams.windows import Windows
+from headrace.backends.streams.windows import OPEN, Windows
 from headrace.errors import BackendError
 from headrace.seam import records as r
 from headrace.types import JobState
 
-_EXACT = 200
-"""Deliveries that numbers of queues are made exact for. Of more than these, they are just counted."""
 _FAR = 100_000
 _STATELESS = r.Watch | r.Hold
 
@@ -37,8 +35,9 @@ class Changing:
 
     async def before_insert(self, rows: Sequence[r.Row], at: r.Stamp) -> None:
         """Whether a job has started decides about a key, and whether a row replaces it: PostgreSQL must know it."""
-        for queue in dict.fromkeys(row.queue for row in rows if row.key and row.key_until is r.KeyUntil.STARTED):
-            await self.take_over_all([queue], at)
+        pending = [r.JobKey(row.queue, row.key) for row in rows if row.key and row.key_until is r.KeyUntil.STARTED]
+        if pending:
+            await self.take_over(await self._waiting(pending, at), at)
         keys = [r.JobKey(row.queue, row.key) for row in rows if row.key and row.replaces is not r.Replaces.NOTHING]
         if keys:
             await self._recall(await self._waiting(keys, at), at)
@@ -77,11 +76,10 @@ class Changing:
         return altered
 
     async def _is_open(self, queue: str) -> bool:
-        [mode, *_] = await self._windows.health(queue, 0, None)
-        return bool(mode == b"o")
+        return (await self._windows.health(queue, None)).mode == OPEN
 
     async def _recall(self, waiting: Sequence[r.Record], at: r.Stamp) -> None:
-        for queue, ids in _by_queue(waiting).items():
+        for queue, ids in by_queue(waiting).items():
             found = await self._windows.find(queue, ids, at, recall=True)
             await self._hand_over(queue, found, at)
 
@@ -95,7 +93,7 @@ class Changing:
     async def take_over(self, waiting: Sequence[r.Record], at: r.Stamp) -> bool:
         """Whether any of these jobs, which wait by PostgreSQL's account, was given out."""
         any_found = False
-        for queue, ids in _by_queue(waiting).items():
+        for queue, ids in by_queue(waiting).items():
             found = await self._windows.find(queue, ids, at)
             await self._hand_over(queue, found, at)
             any_found = any_found or bool(found)
@@ -106,24 +104,16 @@ class Changing:
         for queue in await self._windows.queues(at) if queues is None else queues:
             await self._hand_over(queue, await self._windows.held(queue, _FAR, at), at)
 
-    async def count_or_take_over(self, queues: Sequence[str] | None, at: r.Stamp) -> dict[str, int]:
-        """How many deliveries these queues have, of those that have many."""
-        many: dict[str, int] = {}
-        for queue in await self._windows.queues(at) if queues is None else queues:
-            found = await self._windows.held(queue, _EXACT + 1, at)
-            if len(found) > _EXACT:
-                numbers = await self._windows.health(queue, 0, at)
-                many[queue] = numbers[2]
-            else:
-                await self._hand_over(queue, found, at)
-        return many
+    async def watch(self, at: r.Stamp) -> None:
+        """PostgreSQL notes that this Valkey is at work, if it is in charge."""
+        if not await self._truth.watch(self._windows.floor, at):
+            await self._windows.begin_again(at)
 
     async def take_back(self, limit: int, at: r.Stamp) -> int:
         """Deliveries whose lease has ended become leases that have ended: a reap finds them. How many there were."""
         number = 0
         with suppress(BackendError):
-            for queue in await self._windows.queues(at):
-                found = await self._windows.expired(queue, limit, at)
+            for queue, found in (await self._windows.overdue(limit, at)).items():
                 await self._hand_over(queue, found, at)
                 number += len(found)
         return number
@@ -146,19 +136,17 @@ class Changing:
                     told[number] = replace(answer, state=JobState.RUNNING)
         return told
 
-    async def given_elsewhere(self, batch: Sequence[r.Settlement], at: r.Stamp) -> set[tuple[r.JobId, int, str]]:
+    async def given_elsewhere(self, batch: Sequence[r.Settlement], at: r.Stamp) -> Known:
         """Those that a window has given to their holder, through another process or an earlier life of this one."""
         waiting = await self._waiting([s.id for s in batch], at)
         meant = {(s.id, s.epoch, s.holder) for s in batch}
-        known: set[tuple[r.JobId, int, str]] = set()
-        for queue, ids in _by_queue(waiting).items():
+        for queue, ids in by_queue(waiting).items():
             with suppress(BackendError):
                 found = [
                     one for one in await self._windows.find(queue, ids, at) if (one.id, one.epoch, one.holder) in meant
                 ]
                 self._deliveries.note_found(queue, found)
-                known.update((one.id, one.epoch, one.holder) for one in found)
-        return known
+        return self._deliveries.known(batch)
 
     async def census(self, beat: r.Beat, renewed: r.Renewed, at: r.Stamp) -> r.Renewed:
         """The holder's deliveries too, and whether any has ended."""
@@ -169,7 +157,7 @@ class Changing:
                 found = await self._windows.held(queue, r.CENSUS, at, holder=beat.holder)
                 self._deliveries.note_found(queue, found)
                 held += [(one.id, one.epoch, one.begun) for one in found]
-                overdue = overdue or bool(await self._windows.expired(queue, 1, at))
+            overdue = overdue or bool(await self._windows.overdue(1, at))
         except BackendError:
             return replace(renewed, held=held, overdue=overdue, doubtful=True)
         return replace(renewed, held=list(dict.fromkeys(held)), overdue=overdue)
@@ -180,7 +168,8 @@ class Changing:
             await asyncio.gather(*(self._windows.prune(queue, holder=beat.holder) for queue in beat.queues))
 
 
-def _by_queue(records: Sequence[r.Record]) -> dict[str, list[r.JobId]]:
+def by_queue(records: Sequence[r.Record]) -> dict[str, list[r.JobId]]:
+    """The ids of jobs."""
     found: dict[str, list[r.JobId]] = {}
     for one in records:
         found.setdefault(one.queue, []).append(one.id)

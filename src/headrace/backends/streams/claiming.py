@@ -81,7 +81,7 @@ class Claiming:
 
     async def _take(self, req: r.Claim, queues: Sequence[str], limit: int, at: r.Stamp) -> Found:
         found = await self._windows.claim(req, queues, limit, at)
-        self._deliveries.note(req.holder, found.jobs)
+        self._deliveries.note(req.holder, found.floor, found.jobs)
         return found
 
     async def _more(self, req: r.Claim, queues: Sequence[str], found: Found, limit: int, at: r.Stamp) -> Found:
@@ -91,7 +91,7 @@ class Claiming:
         if found.jobs and taken >= req.max_bytes:
             return found
         more = await self._take(replace(req, max_bytes=max(1, req.max_bytes - taken)), queues, left, at)
-        return Found(found.jobs + more.jobs, more.queues, more.cut, more.now)
+        return Found(found.jobs + more.jobs, more.queues, more.cut, more.now, more.floor)
 
 
 def _parts(queues: Sequence[str], closed: Sequence[str]) -> list[tuple[str, ...] | None]:

@@ -6,12 +6,14 @@ import asyncio
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from headrace.backends.redis.checks import Fact, room, transport
 from headrace.backends.redis.connection import Connection
 from headrace.backends.redis.connections import ServerConnections
 from headrace.backends.redis.endpoint import Endpoint
+from headrace.backends.redis.opening import check_server, read_info
 from headrace.backends.redis.translate import Refused, translated
 from headrace.backends.streams.scripts import SCRIPTS
-from headrace.errors import Unavailable
+from headrace.errors import HeadraceError
 
 
 class WindowConnections(ServerConnections):
@@ -25,24 +27,25 @@ class WindowConnections(ServerConnections):
     async def single(self, key: str, *, limit: float) -> Connection:
         connection = await super().single(key, limit=limit)
         try:
-            said = await connection.call("INFO", "server")
-            run = next(line for line in said.split(b"\r\n") if line.startswith(b"run_id:"))
-        except (Refused, StopIteration) as error:
+            with self._connecting():
+                facts = read_info(await connection.call("INFO"))
+                check_server(facts, self._endpoint, self._endpoint.where)
+        except Refused as error:
             await connection.close()
-            raise Unavailable(f"{self._endpoint.where}: it does not tell its run id ({error})") from error
+            raise translated(error, self._endpoint.where) from error
         except BaseException:
             await connection.close()
             raise
-        self._runs[connection] = run
+        self._runs[connection] = facts["run_id"].encode()
         return connection
 
-    async def script(self, name: str, base: str, *args: bytes | str | int) -> Any:
-        """Run a script on the keys that begin with ``base``."""
+    async def script(self, name: str, base: str, floor: int, *args: bytes | str | int) -> Any:
+        """Run a script on the keys that begin with ``base``, on a server that has this floor."""
         script = SCRIPTS[name]
         connection = self._kept.connection
         if connection is None or not connection.usable:
             connection = await self._kept.get()
-        run = self._runs[connection]
+        run = b"%s %d" % (self._runs[connection], floor)
         try:
             try:
                 return await connection.call("EVALSHA", script.digest, 1, base, run, *args)
@@ -57,3 +60,20 @@ class WindowConnections(ServerConnections):
             if "READONLY" in str(error):
                 connection.end("the server has become a replica")
             raise translated(error, self._endpoint.where, base=base) from error
+
+    async def checks(self, key: str) -> list[Fact]:
+        """What is worth knowing of the server, if this is open, and of the way to it."""
+        found = transport(self._endpoint)
+        if self._open:
+            try:
+                info = read_info(await self.call(key, "INFO"))
+                check_server(info, self._endpoint, self._endpoint.where)
+                found += [fact._replace(check=f"windows: {fact.check}") for fact in room(info)]
+            except HeadraceError as error:
+                found.append(Fact("fail", "windows", str(error)))
+        return found
+
+    def leave(self) -> None:
+        """Ask again which server there is."""
+        if self._kept.connection is not None:
+            self._kept.connection.end("another Valkey is in charge")

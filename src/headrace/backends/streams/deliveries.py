@@ -17,12 +17,27 @@ class Delivery(NamedTuple):
     left: int
     """How long its lease lasts, in microseconds."""
     begun: bool
+    floor: int
+    """Of the server that gave it out: while PostgreSQL has another one, the delivery counts for nothing."""
+
+    def counts_after(self, epoch: int) -> bool:
+        """Whether it is newer than a job with this epoch, and than the floor."""
+        return self.epoch > epoch and self.epoch >= self.floor
+
+
+class Known(NamedTuple):
+    """Deliveries, and the floor under which they were made."""
+
+    floor: int
+    leases: set[tuple[JobId, int, str]]
+    """Ids, epochs and holders."""
 
 
 class _Given(NamedTuple):
     queue: str
     epoch: int
     holder: str
+    floor: int
 
 
 class Deliveries:
@@ -31,15 +46,15 @@ class Deliveries:
     def __init__(self) -> None:
         self._given: dict[JobId, _Given] = {}
 
-    def note(self, holder: str, jobs: Iterable[Leased]) -> None:
+    def note(self, holder: str, floor: int, jobs: Iterable[Leased]) -> None:
         """A claim brought these."""
         for job in jobs:
-            self._given[job.id] = _Given(job.queue, job.epoch, holder)
+            self._given[job.id] = _Given(job.queue, job.epoch, holder, floor)
 
     def note_found(self, queue: str, found: Iterable[Delivery]) -> None:
         """The window knows these, though this process did not."""
         for one in found:
-            self._given[one.id] = _Given(queue, one.epoch, one.holder)
+            self._given[one.id] = _Given(queue, one.epoch, one.holder, one.floor)
 
     def of(self, batch: Sequence[Settlement]) -> dict[str, list[tuple[JobId, int]]]:
         """Those that are settled, by queue."""
@@ -50,14 +65,16 @@ class Deliveries:
                 found.setdefault(given.queue, []).append((s.id, s.epoch))
         return found
 
-    def known(self, batch: Sequence[Settlement]) -> set[tuple[JobId, int, str]]:
-        """Those that are settled: id, epoch and holder."""
-        leases = {(s.id, s.epoch, s.holder) for s in batch}
-        return {
-            (job_id, epoch, holder)
-            for job_id, epoch, holder in leases
-            if (given := self._given.get(job_id)) is not None and given[1:] == (epoch, holder)
-        }
+    def known(self, batch: Sequence[Settlement]) -> Known:
+        """Those that are settled, of the highest floor: what was given out under a lower one counts no more."""
+        floors = {(s.id, s.epoch, s.holder): floor for s in batch if (floor := self.floor_of(s)) is not None}
+        floor = max(floors.values(), default=0)
+        return Known(floor, {lease for lease, under in floors.items() if under == floor})
+
+    def floor_of(self, s: Settlement) -> int | None:
+        """The floor under which the job was given out, if it is known here."""
+        given = self._given.get(s.id)
+        return given.floor if given is not None and given[1:3] == (s.epoch, s.holder) else None
 
     def by_queue(self, leases: Sequence[tuple[JobId, int]], holder: str) -> dict[str, list[tuple[JobId, int]]]:
         """Those that are named, by queue."""

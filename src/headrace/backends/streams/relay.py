@@ -64,15 +64,18 @@ class Relay:
             await self.close(queue, at)
             return True
         start = None if not feeding.mark else Candidate(*_unpacked(feeding.mark))
-        found = await self._read(queue, start, at)
+        found = await self._read(feeding.floor, queue, start, at)
+        if found is not None and not _is_odd(found) and feeding.mode != OPEN:
+            if not await self._truth.open_queue(feeding.floor, queue, at):
+                await self.close(queue, at)
+                return True
+            found = await self._read(feeding.floor, queue, None, at)
+        if found is None:
+            await self._windows.begin_again(at)
+            return False
         if _is_odd(found):
             await self.close(queue, at)
             return True
-        if feeding.mode != OPEN:
-            if not await self._truth.open_queue(queue, at):
-                await self.close(queue, at)
-                return True
-            found = await self._read(queue, None, at)
         gathered = await self._gather(queue, feeding, found, at)
         if gathered is None:
             await self.close(queue, at)
@@ -81,8 +84,10 @@ class Relay:
             await self._windows.prune(queue, idle=_IDLE)
         return await self._windows.feed(queue, token, gathered, wanted, at)
 
-    async def _read(self, queue: str, mark: Candidate | None, at: Stamp) -> Candidates:
-        return await self._truth.candidates(queue, _AT_ONCE, mark, self._options.horizon, self._options.entry_bytes, at)
+    async def _read(self, floor: int, queue: str, mark: Candidate | None, at: Stamp) -> Candidates | None:
+        return await self._truth.candidates(
+            floor, queue, _AT_ONCE, mark, self._options.horizon, self._options.entry_bytes, at
+        )
 
     async def _gather(self, queue: str, feeding: Feeding, found: Candidates, at: Stamp) -> Fed | None:
         """What the window lacks, as far as there is room. None: there are odd jobs among it."""
@@ -105,9 +110,10 @@ class Relay:
             if len(line) < _AT_ONCE:
                 return Fed(entries, b"", False, next_at)
             mark = _packed(line[-1])
-            found = await self._read(queue, line[-1], at)
-            if _is_odd(found):
+            more = await self._read(feeding.floor, queue, line[-1], at)
+            if more is None or _is_odd(more):
                 return None
+            found = more
         return Fed(entries, mark, True, next_at)
 
     async def queues(self, at: Stamp) -> list[str]:
@@ -116,8 +122,10 @@ class Relay:
 
     async def close(self, queue: str, at: Stamp) -> None:
         """PostgreSQL gives the jobs of this queue out from now on."""
-        found = await self._windows.close(queue, at)
-        await self._truth.shut_queue(queue, found, at)
+        floor, found = await self._windows.close(queue, at)
+        while not await self._truth.shut_queue(floor, queue, found, at):
+            await self._windows.begin_again(at)
+            floor, found = await self._windows.close(queue, at)
         await self._windows.shut(queue, _HOLD)
 
 

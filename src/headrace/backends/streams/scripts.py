@@ -6,8 +6,8 @@ import hashlib
 from importlib.resources import files
 
 _NAMES = (
-    "begin", "claim", "close", "feed", "feeds", "find", "health", "held", "prune", "push", "queues", "renew", "settle",
-    "shut", "tell", "unknown",
+    "beat", "begin", "claim", "close", "feed", "feeds", "find", "health", "held", "overdue", "prune", "push", "queues",
+    "renew", "settle", "shut", "tell", "unknown",
 )  # fmt: skip
 
 
@@ -20,4 +20,6 @@ class Script:
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-SCRIPTS = {name: Script("common", "guard", f"{name}_main") for name in _NAMES} | {"init": Script("common", "init_main")}
+SCRIPTS = {name: Script("common", "guard", f"{name}_main") for name in _NAMES} | {
+    name: Script("common", f"{name}_main") for name in ("init", "leave", "server")
+}

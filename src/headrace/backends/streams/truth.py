@@ -16,14 +16,29 @@ from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, texts, uuids
 from headrace.backends.postgres.hints import Notifier
 from headrace.backends.states import STATES
-from headrace.backends.streams.deliveries import Delivery
+from headrace.backends.streams.deliveries import Delivery, Known
 from headrace.errors import BackendError
 from headrace.seam import records as r
 from headrace.types import JobState
 
 _ID = attrgetter("id")
-STORED_AT: ContextVar[int | None] = ContextVar("stored_at", default=None)
-"""When the last insert of this task took place, by PostgreSQL's clock; None if it was more than one."""
+STORED_AT: ContextVar[StoredAt | None] = ContextVar("stored_at", default=None)
+"""Of the last insert of this task; None if it was more than one."""
+
+
+class StoredAt(NamedTuple):
+    """When an insert took place, by PostgreSQL's clock, and the floor at that moment."""
+
+    now: int
+    floor: int
+
+
+class Charge(NamedTuple):
+    """The floor that a Valkey in charge has, when it was last raised, and PostgreSQL's clock."""
+
+    floor: int
+    raised_at: int | None
+    now: int
 
 
 class Candidate(NamedTuple):
@@ -115,36 +130,81 @@ class Truth(PostgresBackend):
                 raise
             STORED_AT.set(None)
             return await self._call("insert", at, *params)
-        STORED_AT.set(int(found[0][0]))
-        return [row[1:] for row in found if row[1] is not None]
+        STORED_AT.set(StoredAt(int(found[0][0]), found[0][1]))
+        return [row[2:] for row in found if row[2] is not None]
 
-    async def raise_floor(self, at: r.Stamp) -> tuple[int, int | None, int]:
-        """Valkey has no memory: raise the lowest epoch that counts, or make it. It, when it was last raised, the
-        clock."""
-        [[floor, raised_at, now]] = await self._call("raise_floor", at)
-        return floor, raised_at, now
+    async def name_streams(self) -> str:
+        """What the keys of this store in Valkey are named by."""
+        [[name]] = await self._call("name_streams")
+        return str(name)
+
+    async def take_charge(self, server: str, floor: int, at: r.Stamp) -> Charge | None:
+        """What a Valkey that has this floor, or 0, goes on with. If it has lost its memory, or has not been in charge,
+        it takes over. None: another one is in charge."""
+        [[verdict, seen, raised_at, now]] = await self._call("in_charge", at, server, floor)
+        if verdict == "ours":
+            return Charge(seen, raised_at, now)
+        if verdict == "theirs":
+            return None
+        [[taker, floor, raised_at, now]] = await self._call("raise_floor", at, server, seen)
+        return Charge(floor, raised_at, now) if taker == server else None
+
+    async def watch(self, floor: int, at: r.Stamp) -> bool:
+        """A Valkey with this floor is at work. False: it is not in charge."""
+        [[good]] = await self._call("watch_streams", at, floor)
+        return bool(good)
+
+    async def workers_of(self, holders: Collection[str], at: r.Stamp) -> tuple[int, dict[str, str]]:
+        """The clock, and the names of the workers that are listed, by holder."""
+        found = await self._call("workers_of", at, texts(list(holders)))
+        return int(found[0][2]), {holder: worker for holder, worker, _ in found}
+
+    async def oldest_waiting(
+        self, queues: Collection[str], given: Collection[r.JobId], at: r.Stamp
+    ) -> dict[str, int | None]:
+        """For how long the oldest due job of each queue has been due, without those that were given out."""
+        found = await self._call("oldest_waiting", at, texts(list(queues)), uuids(list(given)))
+        return dict(map(tuple, found))
+
+    async def delayed(
+        self, queues: Collection[str], horizon: int, cap: int, at: r.Stamp
+    ) -> dict[str, tuple[int, int | None, int]]:
+        """How many jobs of each queue are delayed, when the first is due, and how many are within the horizon."""
+        found = await self._call("delayed", at, texts(list(queues)), horizon, cap)
+        return {queue: tuple(numbers) for queue, *numbers in found}
 
     async def take_over(self, found: Sequence[Delivery], at: r.Stamp) -> set[r.JobId]:
         """Deliveries become leases of PostgreSQL, as far as they are good."""
         if not found:
             return set()
-        return {row[0] for row in await self._call("take_over", at, *_arrays(found))}
+        return {row[0] for row in await self._call("take_over", at, max(one.floor for one in found), *_arrays(found))}
 
-    async def shut_queue(self, queue: str, found: Sequence[Delivery], at: r.Stamp) -> None:
-        """Claims take the jobs of this queue; deliveries become leases."""
-        await self._call("shut_queue", at, queue, *_arrays(found))
+    async def shut_queue(self, floor: int, queue: str, found: Sequence[Delivery], at: r.Stamp) -> bool:
+        """Claims take the jobs of this queue; deliveries become leases. False: another Valkey is in charge."""
+        [[done]] = await self._call("shut_queue", at, floor, queue, *_arrays(found))
+        return bool(done)
 
-    async def open_queue(self, queue: str, at: r.Stamp) -> bool:
+    async def open_queue(self, floor: int, queue: str, at: r.Stamp) -> bool:
         """A window gives out the jobs of this queue. False: it must not."""
-        [[done]] = await self._call("open_queue", at, queue)
+        [[done]] = await self._call("open_queue", at, floor, queue)
         return bool(done)
 
     async def candidates(
-        self, queue: str, limit: int, mark: Candidate | None, horizon: int, most_bytes: int, at: r.Stamp
-    ) -> Candidates:
-        """The next jobs of a queue, after a mark."""
+        self,
+        floor: int,
+        queue: str,
+        limit: int,
+        mark: Candidate | None,
+        horizon: int,
+        most_bytes: int,
+        at: r.Stamp,
+    ) -> Candidates | None:
+        """The next jobs of a queue, after a mark. None: another Valkey is in charge."""
         spot = (None, None, None) if mark is None else (mark.priority, mark.run_at, UUID(bytes=mark.id))
-        *found, last = await self._call("candidates", at, queue, limit, *spot, horizon, most_bytes)
+        found = await self._call("candidates", at, floor, queue, limit, *spot, horizon, most_bytes)
+        if not found:
+            return None
+        last = found.pop()
         now = int(last[4])
         jobs = [Candidate(*row[:4]) for row in found]
         cut = next((i for i in range(1, len(jobs)) if _before(jobs[i], jobs[i - 1])), len(jobs))
@@ -154,23 +214,21 @@ class Truth(PostgresBackend):
         """These jobs, as far as they wait."""
         return await self._call("feed", uuids(list(ids))) if ids else []
 
-    async def finish_given(
-        self, batch: Sequence[r.Settlement], given: Collection[tuple[r.JobId, int, str]], at: r.Stamp
-    ) -> list[JobState | None]:
-        """``finish``, where these are deliveries: id, epoch and holder."""
-        if not given:
+    async def finish_given(self, batch: Sequence[r.Settlement], given: Known, at: r.Stamp) -> list[JobState | None]:
+        """``finish``, where these are deliveries."""
+        if not given.leases:
             return await self.finish(batch, at)
         if shapes.are_plain(batch):
             ordered = sorted(batch, key=_ID)
-            named = uuids([job_id for job_id, _, _ in given])
-            notices = shapes.notices(await self._call("complete_given", at, *shapes.complete_params(ordered), named))
+            named = given.floor, uuids([job_id for job_id, _, _ in given.leases])
+            notices = shapes.notices(await self._call("complete_given", at, *shapes.complete_params(ordered), *named))
             self._tell(notices)
             states = {s.id: state for s, state in zip(ordered, _settled(ordered, notices), strict=True)}
             return [states[s.id] for s in batch]
         if len(portions := self._portions.of_settlements(batch)) > 1:
             return [state for some in portions for state in await self.finish_given(some, given, at)]
-        ids, epochs, holders = zip(*given, strict=True)
-        taken = uuids(list(ids)), bigints(list(epochs)), texts(list(holders))
+        ids, epochs, holders = zip(*given.leases, strict=True)
+        taken = given.floor, uuids(list(ids)), bigints(list(epochs)), texts(list(holders))
         notices = shapes.notices(await self._call("finish_given", at, *shapes.finish_params(batch), *taken))
         self._tell(notices, batch)
         return _settled(batch, notices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from random import getrandbits
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from headrace.backends.streams.connections import WindowConnections
 from headrace.backends.streams.deliveries import Delivery
 from headrace.backends.streams.entries import Entry, leased
 from headrace.backends.streams.options import StreamsOptions
+from headrace.backends.streams.truth import Charge
 from headrace.errors import Unavailable
 from headrace.seam.records import Claim, JobId, Leased, Stamp
 
@@ -21,6 +23,8 @@ _OFTEN, _SELDOM = 0.02, 1.0
 _TRIES = 3
 _CLOSING = 5_000_000
 """Microseconds that a process has to close a window, before another one may."""
+_UNUSED = 3_600_000_000
+"""Microseconds after which a queue that nobody uses is forgotten."""
 _FEEDING = 5_000
 """Milliseconds that a process has to feed a window."""
 
@@ -49,6 +53,20 @@ class Found(NamedTuple):
     queues: dict[str, QueueInfo]
     cut: bool
     now: int
+    floor: int
+
+
+class Numbers(NamedTuple):
+    """The window of a queue in numbers; see :class:`headrace.seam.windows.WindowState`."""
+
+    mode: str
+    waiting: int
+    pending: int
+    overdue: int
+    consumers: int
+    lag: int
+    oldest: int | None
+    """For how long the oldest job that was not given out has been due."""
 
 
 class Fed(NamedTuple):
@@ -70,24 +88,33 @@ class Feeding(NamedTuple):
     waiting: int
     raised_at: int | None
     """When the floor was last raised: jobs of before may have been given out."""
+    floor: int
+
+
+class NotInCharge(Unavailable):
+    """Another Valkey gives out the jobs of this store, so what this one has given out is lost."""
 
 
 class Windows:
-    """One call for each script. ``restore`` is called when the server has lost its memory; it returns the
-    floor, when it was raised, and PostgreSQL's clock."""
+    """One call for each script. ``take_charge`` asks PostgreSQL for the floor when the server has none, or a wrong
+    one."""
 
     def __init__(
         self,
         connections: WindowConnections,
-        base: str,
         options: StreamsOptions,
-        restore: Callable[[Stamp], Awaitable[tuple[int, int | None, int]]],
+        where: str,
+        take_charge: Callable[[str, int, Stamp], Awaitable[Charge | None]],
     ) -> None:
         self.connections = connections
-        self._base = base
+        self.base = ""
+        """What all keys begin with."""
+        self.floor = 0
+        """Of the server, as far as it is known."""
         self._options = options
-        self._restore = restore
-        self._restoring = asyncio.Lock()
+        self._where = where
+        self._take_charge = take_charge
+        self._beginning = asyncio.Lock()
         self.feeds: dict[str, bytes] = {}
         """By queue, the number that says whether something else has fed it meanwhile."""
         self._asked: dict[str, float] = {}
@@ -96,24 +123,38 @@ class Windows:
         """Queues whose number was another one when it was last used."""
 
     async def run(self, name: str, at: Stamp, *args: bytes | str | int) -> Any:
-        """The answer of a script, without its head. A server without memory gets a new floor first."""
+        """The answer of a script, without its head. A server that has another floor than is known here is asked, and
+        takes charge if it may."""
         for _ in range(_TRIES):
-            answer = await self.connections.script(name, self._base, "" if at is None else at, *args)
+            floor = self.floor
+            answer = await self.connections.script(name, self.base, floor, "" if at is None else at, *args)
             if answer[0] != b"LOST":
                 return answer
-            await self._begin_again(at)
+            if self.floor == floor:
+                await self.begin_again(at)
         raise Unavailable("Valkey loses its memory again and again")
 
-    async def _begin_again(self, at: Stamp) -> None:
-        async with self._restoring:
-            answer = await self.connections.script("queues", self._base, "")
-            if answer[0] == b"LOST":
-                floor, raised_at, now = await self._restore(at)
-                raised = "" if raised_at is None else raised_at
-                await self.connections.script("init", self._base, "", floor, now, raised)
-                self.feeds.clear()
+    async def begin_again(self, at: Stamp) -> None:
+        """Ask PostgreSQL whether this server is in charge; it takes over if no other one is."""
+        async with self._beginning:
+            life = f"{getrandbits(64):x}"
+            _, run, life, had = await self.connections.script("server", self.base, self.floor, "", life)
+            charge = await self._take_charge(run.decode(), int(had), at)
+            self.feeds.clear()
+            if charge is None:
+                await self.connections.script("leave", self.base, int(had), "")
+                self.connections.leave()
+                raise NotInCharge(
+                    f"{self._where}: another Valkey gives out the jobs of this store. All processes must have the same "
+                    "URL; this server takes over when that one has not been at work for half a minute"
+                )
+            floor, raised_at, now = charge
+            raised = "" if raised_at is None else raised_at
+            said = await self.connections.script("init", self.base, self.floor, "", run, life, floor, now, raised)
+            if said[0] == b"OK":
+                self.floor = floor
 
-    async def know(self, queue: str) -> None:
+    async def know(self, queue: str, at: Stamp) -> None:
         """Ask for the number of feedings, if it is not known or was wrong, but not too often."""
         if queue in self.feeds and queue not in self._doubtful:
             return
@@ -122,7 +163,7 @@ class Windows:
             return
         self._asked[queue] = now
         self._doubtful.discard(queue)
-        _, mode, feeds = await self.run("feeds", None, queue)
+        _, mode, feeds = await self.run("feeds", at, queue)
         self._note(queue, mode.decode(), feeds)
 
     async def push(self, queue: str, feeds: bytes, entries: Sequence[Entry], at: Stamp) -> bool:
@@ -136,7 +177,7 @@ class Windows:
     async def claim(self, req: Claim, queues: Sequence[str], limit: int, at: Stamp) -> Found:
         """Take jobs from windows that are open."""
         most = min(limit, self._options.count)
-        _, jobs, told, cut, now, used = await self.run(
+        _, jobs, told, cut, now, used, floor = await self.run(
             "claim",
             at,
             self.consumer(req.holder),
@@ -151,10 +192,10 @@ class Windows:
             self._note(queue, info.mode, info.feeds)
         found = [leased(queues[number], int(epoch), begun == b"1", job, req.want) for number, epoch, begun, job in jobs]
         if cut or len(found) < most or most == limit:
-            return Found(found, infos, bool(cut), int(now))
+            return Found(found, infos, bool(cut), int(now), floor)
         rest = replace(req, max_bytes=max(1, req.max_bytes - int(used)))
         more = await self.claim(rest, queues, limit - most, at)
-        return Found(found + more.jobs, more.queues, more.cut, more.now)
+        return Found(found + more.jobs, more.queues, more.cut, more.now, more.floor)
 
     def consumer(self, holder: str) -> str:
         """The name of a holder in the groups of streams."""
@@ -185,10 +226,10 @@ class Windows:
         _, found = await self.run("held", at, queue, most, kind, "" if holder is None else self.consumer(holder))
         return self._deliveries(found)
 
-    async def expired(self, queue: str, most: int, at: Stamp) -> list[Delivery]:
-        """Deliveries whose lease has ended."""
-        _, found = await self.run("held", at, queue, most, "e", "")
-        return self._deliveries(found)
+    async def overdue(self, most: int, at: Stamp) -> dict[str, list[Delivery]]:
+        """Deliveries whose lease has ended, by queue. Queues that are not used any more are forgotten."""
+        _, *found = await self.run("overdue", at, most, _UNUSED)
+        return {queue.decode(): self._deliveries(some) for queue, some in zip(found[::2], found[1::2], strict=True)}
 
     async def find(self, queue: str, ids: Sequence[JobId], at: Stamp, *, recall: bool = False) -> list[Delivery]:
         """The deliveries of these jobs. With ``recall``, those that were not given out leave the window."""
@@ -197,11 +238,11 @@ class Windows:
             self.feeds.pop(queue, None)
         return self._deliveries(found)
 
-    async def close(self, queue: str, at: Stamp) -> list[Delivery]:
-        """Empty a window, and give nothing out until it is shut; all its deliveries."""
+    async def close(self, queue: str, at: Stamp) -> tuple[int, list[Delivery]]:
+        """Empty a window, and give nothing out until it is shut; the server's floor, and all deliveries."""
         self.feeds.pop(queue, None)
-        _, found = await self.run("close", at, queue, _CLOSING)
-        return self._deliveries(found)
+        _, floor, found = await self.run("close", at, queue, _CLOSING)
+        return floor, self._deliveries(found)
 
     async def shut(self, queue: str, hold: int) -> None:
         """From now on PostgreSQL gives the jobs out, for this long at least."""
@@ -209,8 +250,8 @@ class Windows:
 
     async def begin(self, queue: str, token: str, at: Stamp) -> Feeding:
         """Ask to feed a window."""
-        _, may, mode, left, mark, waiting, raised = await self.run("begin", at, queue, token, _FEEDING)
-        return Feeding(bool(may), mode.decode(), int(left), mark, waiting, int(raised) if raised else None)
+        _, may, mode, left, mark, waiting, raised, floor = await self.run("begin", at, queue, token, _FEEDING)
+        return Feeding(bool(may), mode.decode(), int(left), mark, waiting, int(raised) if raised else None, floor)
 
     async def unknown(self, queue: str, ids: Sequence[JobId]) -> list[JobId]:
         """Of these, those that the window does not have."""
@@ -228,23 +269,29 @@ class Windows:
         self._note(queue, OPEN, answer[1])
         return True
 
-    async def tell(self, queue: str) -> None:
-        """PostgreSQL may have jobs that the window lacks."""
-        await self.run("tell", None, queue, "")
+    async def beat(self, at: Stamp) -> int:
+        """The clock, once Valkey answers."""
+        _, now = await self.run("beat", at)
+        return int(now)
 
     async def check(self) -> None:
         """Whether the server answers."""
-        await self.connections.call(self._base, "PING")
+        await self.connections.call(self.base, "PING")
+
+    async def tell(self, queue: str) -> None:
+        """PostgreSQL may have jobs that the window lacks."""
+        await self.run("tell", None, queue, "")
 
     async def prune(self, queue: str, *, holder: str | None = None, idle: int = 0) -> int:
         """Remove the consumers that own nothing: this one, or those that did nothing for so many milliseconds."""
         _, gone = await self.run("prune", None, queue, "" if holder is None else self.consumer(holder), idle)
         return int(gone)
 
-    async def health(self, queue: str, horizon: int, at: Stamp) -> list[Any]:
-        """The numbers of the script ``health``."""
-        _, *numbers = await self.run("health", at, queue, horizon)
-        return list(numbers)
+    async def health(self, queue: str, at: Stamp) -> Numbers:
+        """A queue in numbers."""
+        _, mode, waiting, pending, overdue, consumers, lag, oldest = await self.run("health", at, queue)
+        age = int(oldest) if oldest else None
+        return Numbers(mode.decode(), waiting, pending, overdue, consumers, lag, age)
 
     async def queues(self, at: Stamp) -> list[str]:
         """Those that have a window, or had one."""
@@ -253,8 +300,8 @@ class Windows:
 
     def _deliveries(self, found: Iterable[Sequence[Any]]) -> list[Delivery]:
         return [
-            Delivery(job_id, int(epoch), self._holder(consumer), int(left), begun == b"1")
-            for job_id, epoch, consumer, left, begun in found
+            Delivery(job_id, int(epoch), self._holder(consumer), int(left), begun == b"1", floor)
+            for job_id, epoch, consumer, left, begun, floor in found
         ]
 
 

@@ -463,15 +463,15 @@ BEGIN
 END $$;
 
 -- Complete a job in its handler's transaction. Unless the job is held under exactly this lease, the transaction fails:
--- who has lost a job must not write for it.
-CREATE FUNCTION complete_bound_v1(p_id uuid, p_epoch bigint, p_holder text, p_result bytea, p_result_ttl bigint)
+-- who has lost a job must not write for it. ``p_floor``: of the Valkey that gave it out, if one did and it is known.
+CREATE FUNCTION complete_bound_v1(
+    p_id uuid, p_epoch bigint, p_holder text, p_result bytea, p_result_ttl bigint, p_floor bigint DEFAULT NULL
+)
 RETURNS text LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     a answer;
 BEGIN
-    IF EXISTS (SELECT 1 FROM streams) THEN
-        PERFORM take_over(now_us(), ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_holder], '{0}');
-    END IF;
+    PERFORM take_over(now_us(), coalesce(p_floor, s.floor), ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_holder], '{0}') FROM streams AS s;
     FOR a IN
         SELECT * FROM complete_v1(
             NULL, p_holder, ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_result], ARRAY[p_result_ttl], true, true

@@ -7,12 +7,13 @@ WITH own (part, names) AS (
         ('producer', ARRAY[
             'insert_v1', 'insert_one_v1', 'enqueue_v1', 'ask_v1', 'fetch_v1', 'migrations', 'save_v1', 'find_v1', 'due_v1',
             'plan_v1', 'history_v1', 'documents_v1', 'usage_v1', 'sheets_v1', 'walk_sheets_v1', 'write_sheets_v1', 'tally_sheets_v1',
-            'sources_v1', 'positions_v1', 'advance_v1', 'read_parts_v1'
+             'sources_v1', 'positions_v1', 'advance_v1', 'read_parts_v1', 'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1',
+             'delayed_v1'
         ]),
         ('worker', ARRAY[
             'claim_v1', 'complete_and_claim_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1',
             'set_aside_v1', 'ranks_v1', 'note_v1', 'seal_v1', 'relay_v1', 'find_documents_v1', 'due_sheets_v1',
-            'send_parts_v1', 'raise_floor_v1',
+            'send_parts_v1', 'raise_floor_v1', 'watch_streams_v1',
             'take_over_v1', 'complete_given_v1', 'finish_given_v1', 'open_queue_v1', 'shut_queue_v1', 'candidates_v1', 'feed_v1'
         ]),
         ('janitor', ARRAY[
@@ -26,15 +27,15 @@ WITH own (part, names) AS (
             'fetch_v1', 'matching_v1', 'stats_v1', 'places_v1', 'workers_v1', 'jobs_v1', 'queues_v1', 'failure_text',
             'own_tenants', 'migrations', 'policies_v1', 'tenants_v1', 'group_v1', 'find_v1', 'due_v1', 'history_v1', 'documents_v1',
             'find_documents_v1', 'usage_v1', 'sheets_v1', 'walk_sheets_v1', 'tally_sheets_v1', 'read_journal_v1',
-            'read_parts_v1', 'removals_v1'
+            'read_parts_v1', 'removals_v1', 'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
         ]),
         ('confined producer', ARRAY[
             'own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1', 'migrations', 'own_save_v1', 'own_find_v1', 'own_due_v1',
-            'own_plan_v1', 'own_history_v1'
+            'own_plan_v1', 'own_history_v1', 'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
         ]),
         ('confined reader', ARRAY[
             'own_fetch_v1', 'own_matching_v1', 'jobs_v1', 'failure_text', 'own_tenants', 'migrations', 'own_find_v1',
-            'own_due_v1', 'own_history_v1'
+            'own_due_v1', 'own_history_v1', 'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
         ])
 )
 SELECT p.part, n.name

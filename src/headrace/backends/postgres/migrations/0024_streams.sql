@@ -4,12 +4,18 @@
 --
 -- A delivery has an epoch, as a lease has. It is good while the row of the job is in ``ready`` with a lower epoch, and
 -- while the epoch is not below the floor. Everything that takes a job back stores its epoch, or moves the row; and when
--- Valkey has lost its memory, the floor is raised above all epochs that it has given out.
+-- Valkey has lost its memory, the floor is raised above all epochs that it has given out. The floor also says which
+-- Valkey is in charge: whatever is asked or settled for a delivery names the floor that its Valkey has, and is refused
+-- unless it is the one here.
 
--- One row, once windows are used. ``raised_at``: when the floor was last raised because Valkey had lost something.
+-- One row, once windows are used. ``id``: what the keys of this store are named by. ``server``: the run of the Valkey that
+-- is in charge, and ``seen_at`` when somebody last saw it at work. ``raised_at``: when the floor was last raised.
 CREATE TABLE streams (
     one boolean NOT NULL CONSTRAINT streams_pkey PRIMARY KEY CHECK (one),
+    id uuid NOT NULL,
     floor bigint NOT NULL,
+    server text,
+    seen_at bigint NOT NULL,
     raised_at bigint
 );
 
@@ -19,10 +25,44 @@ CREATE TABLE windowed (
     qid integer NOT NULL CONSTRAINT windowed_pkey PRIMARY KEY
 );
 
--- Make the floor, or raise it above all epochs given out, and wait until nobody settles by the one before: who settles
--- has read the table, and so holds a lock on it until the end of the transaction. The lock comes first: two that had
--- written before would wait for each other. Valkey's clock may be ahead by ten seconds.
-CREATE FUNCTION raise_floor_v1(p_at bigint) RETURNS TABLE (floor bigint, raised_at bigint, now bigint)
+-- What the keys in Valkey are named by: made once. A copy of the store, in another schema or database, has another one.
+CREATE FUNCTION name_streams_v1() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM streams) THEN
+        INSERT INTO streams (one, id, floor, seen_at) VALUES (true, gen_random_uuid(), 0, 0)
+        ON CONFLICT ON CONSTRAINT streams_pkey DO NOTHING;
+    END IF;
+    RETURN (SELECT left(md5(concat_ws(' ', s.id, current_database(), current_schema())), 16) FROM streams AS s);
+END $$;
+
+-- The floor, and what it is to a Valkey that has this one, or none: ``ours``, as it is in charge; ``theirs``, as another
+-- one has taken over and was seen at work within half a minute; or ``free`` to be taken over.
+CREATE FUNCTION in_charge_v1(p_at bigint, p_server text, p_floor bigint)
+RETURNS TABLE (verdict text, floor bigint, raised_at bigint, now bigint) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now CONSTANT bigint := clock(p_at);
+BEGIN
+    RETURN QUERY SELECT CASE
+        WHEN p_floor > 0 AND s.server = p_server AND s.floor >= p_floor THEN 'ours'
+        WHEN p_floor > 0 AND s.server <> p_server AND s.floor > p_floor AND s.seen_at > v_now - 30000000 THEN 'theirs'
+        ELSE 'free'
+    END, s.floor, s.raised_at, v_now FROM streams AS s;
+END $$;
+
+-- The Valkey in charge is at work. Returns false if one with this floor is not.
+CREATE FUNCTION watch_streams_v1(p_at bigint, p_floor bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now CONSTANT bigint := clock(p_at);
+BEGIN
+    UPDATE streams AS s SET seen_at = v_now WHERE s.floor = p_floor AND s.seen_at < v_now - 2000000;
+    RETURN EXISTS (SELECT 1 FROM streams AS s WHERE s.floor = p_floor);
+END $$;
+
+-- A Valkey takes over, unless the floor is no longer what it saw: the floor is raised above all epochs given out. This waits
+-- until nobody settles by the one before: who settles has read the table, and so holds a lock on it until the end of the
+-- transaction. The lock comes first: two that had written before would wait for each other. Valkey's clock may be ahead by
+-- ten seconds.
+CREATE FUNCTION raise_floor_v1(p_at bigint, p_server text, p_seen bigint) RETURNS TABLE (server text, floor bigint, raised_at bigint, now bigint)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
@@ -30,21 +70,23 @@ DECLARE
 BEGIN
     LOCK TABLE streams IN ACCESS EXCLUSIVE MODE;
     v_now := clock(p_at);
-    UPDATE streams AS s SET floor = greatest(s.floor + 1, v_now + 10000000), raised_at = v_now;
-    IF NOT FOUND THEN
-        INSERT INTO streams (one, floor) VALUES (true, 1);
-    END IF;
-    RETURN QUERY SELECT s.floor, s.raised_at, v_now FROM streams AS s;
+    UPDATE streams AS s SET
+        floor = CASE WHEN s.server IS NULL THEN 1 ELSE greatest(s.floor + 1, v_now + 10000000) END,
+        raised_at = CASE WHEN s.server IS NOT NULL THEN v_now END,
+        server = p_server,
+        seen_at = v_now
+    WHERE s.floor = p_seen;
+    RETURN QUERY SELECT s.server, s.floor, s.raised_at, v_now FROM streams AS s;
 END $$;
 
--- Deliveries become leases in ``leased``, as far as they are good. ``p_left``: how long each lasts from now on. Returns
--- the ids of those.
-CREATE FUNCTION take_over(p_now bigint, p_ids uuid[], p_epochs bigint[], p_holders text[], p_left bigint[]) RETURNS uuid[]
+-- Deliveries become leases in ``leased``, as far as they are good. ``p_floor``: of the Valkey that gave them out. ``p_left``:
+-- how long each lasts from now on. Returns the ids of those.
+CREATE FUNCTION take_over(p_now bigint, p_floor bigint, p_ids uuid[], p_epochs bigint[], p_holders text[], p_left bigint[]) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
-    v_floor CONSTANT bigint := (SELECT s.floor FROM streams AS s);
+    v_floor CONSTANT bigint := (SELECT s.floor FROM streams AS s WHERE s.floor = p_floor);
     v_taken uuid[];
 BEGIN
     WITH given AS MATERIALIZED (
@@ -65,22 +107,22 @@ BEGIN
     SELECT array_agg(g.id) INTO v_taken FROM gone AS g;
     RETURN coalesce(v_taken, '{}');
 END $$;
-CREATE FUNCTION take_over_v1(p_at bigint, p_ids uuid[], p_epochs bigint[], p_holders text[], p_left bigint[]) RETURNS SETOF uuid
+CREATE FUNCTION take_over_v1(p_at bigint, p_floor bigint, p_ids uuid[], p_epochs bigint[], p_holders text[], p_left bigint[]) RETURNS SETOF uuid
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    RETURN QUERY SELECT n.id FROM unnest(take_over(clock(p_at), p_ids, p_epochs, p_holders, p_left)) AS n (id);
+    RETURN QUERY SELECT n.id FROM unnest(take_over(clock(p_at), p_floor, p_ids, p_epochs, p_holders, p_left)) AS n (id);
 END $$;
 
 -- Deliveries that have completed, and nothing else changes: from ``ready`` straight to ``ended``. Returns the numbers of
 -- those that it could not settle: jobs with a key, leases, and deliveries that are no longer good.
 CREATE FUNCTION complete_given(
-    p_now bigint, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[], p_keep boolean
+    p_now bigint, p_floor bigint, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[], p_keep boolean
 ) RETURNS integer[] LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-    v_floor CONSTANT bigint := (SELECT s.floor FROM streams AS s);
+    v_floor CONSTANT bigint := (SELECT s.floor FROM streams AS s WHERE s.floor = p_floor);
     v_done integer[];
 BEGIN
     WITH gone AS (  -- ready_pkey, one probe per id
@@ -117,7 +159,7 @@ END $$;
 -- ``complete_v1`` for a holder with deliveries and leases. The ids are sorted. ``p_given``: which are deliveries.
 CREATE FUNCTION complete_given_v1(
     p_at bigint, p_holder text, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[], p_keep boolean,
-    p_given uuid[]
+    p_floor bigint, p_given uuid[]
 ) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
@@ -125,7 +167,7 @@ DECLARE
     v_rest integer[];
 BEGIN
     IF v_all THEN
-        v_rest := complete_given(v_now, p_ids, p_epochs, p_results, p_result_ttls, p_keep);
+        v_rest := complete_given(v_now, p_floor, p_ids, p_epochs, p_results, p_result_ttls, p_keep);
     ELSE
         v_rest := ARRAY(SELECT n FROM generate_series(1, cardinality(p_ids)) AS n);
     END IF;
@@ -140,7 +182,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM take_over(
-        v_now, array_agg(p_ids[n]), array_agg(p_epochs[n]), array_agg(p_holder), array_agg(0::bigint)
+        v_now, p_floor, array_agg(p_ids[n]), array_agg(p_epochs[n]), array_agg(p_holder), array_agg(0::bigint)
     ) FROM unnest(v_rest) AS n WHERE p_ids[n] = ANY (p_given);
     RETURN QUERY
     SELECT a.* FROM complete_v1(
@@ -155,12 +197,13 @@ END $$;
 
 -- ``finish_v1``, where these deliveries are settled.
 CREATE FUNCTION finish_given_v1(
-    p_at bigint, p_settled settlement_row[], p_names text[], p_rows job_row[], p_ids uuid[], p_epochs bigint[], p_holders text[]
+    p_at bigint, p_settled settlement_row[], p_names text[], p_rows job_row[], p_floor bigint, p_ids uuid[], p_epochs bigint[],
+    p_holders text[]
 ) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
 BEGIN
-    PERFORM take_over(v_now, p_ids, p_epochs, p_holders, array_fill(0::bigint, ARRAY[cardinality(p_ids)]));
+    PERFORM take_over(v_now, p_floor, p_ids, p_epochs, p_holders, array_fill(0::bigint, ARRAY[cardinality(p_ids)]));
     RETURN QUERY SELECT * FROM finish_v1(v_now, p_settled, p_names, p_rows);
 END $$;
 
@@ -173,7 +216,7 @@ END $$;
 
 -- A window gives out the jobs of this queue from now on. Returns false if it must not. The table is not read before it is
 -- locked: two that had read it would wait for each other.
-CREATE FUNCTION open_queue_v1(p_at bigint, p_queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION open_queue_v1(p_at bigint, p_floor bigint, p_queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     q queues;
@@ -184,25 +227,32 @@ BEGIN
     END IF;
     PERFORM set_config('lock_timeout', '1s', true);
     LOCK TABLE windowed IN ACCESS EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT 1 FROM streams AS s WHERE s.floor = p_floor) THEN
+        RETURN false;
+    END IF;
     INSERT INTO windowed (qid) VALUES (q.qid) ON CONFLICT ON CONSTRAINT windowed_pkey DO NOTHING;
     RETURN true;
 END $$;
 
--- Claims take the jobs of this queue from now on. Its deliveries become leases.
+-- Claims take the jobs of this queue from now on. Its deliveries become leases. Returns false if another Valkey is in charge.
 CREATE FUNCTION shut_queue_v1(
-    p_at bigint, p_queue text, p_ids uuid[], p_epochs bigint[], p_holders text[], p_left bigint[]
-) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    p_at bigint, p_floor bigint, p_queue text, p_ids uuid[], p_epochs bigint[], p_holders text[], p_left bigint[]
+) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
-    PERFORM take_over(clock(p_at), p_ids, p_epochs, p_holders, p_left);
+    IF NOT EXISTS (SELECT 1 FROM streams AS s WHERE s.floor = p_floor) THEN
+        RETURN false;
+    END IF;
+    PERFORM take_over(clock(p_at), p_floor, p_ids, p_epochs, p_holders, p_left);
     DELETE FROM windowed AS w USING queues AS q WHERE q.name = p_queue AND w.qid = q.qid;  -- queues_name_key, windowed_pkey
+    RETURN true;
 END $$;
 
 -- The jobs of a queue that are in line, after a mark, and those that are due by ``p_until``, from an instant on: what a
--- window can hold. ``odd``: only ``claim_v1`` can give it out. The last row has no id: whether the queue is such a queue, the
+-- window can hold; nothing if another Valkey is in charge. ``odd``: only ``claim_v1`` can give it out. The last row has no id: whether the queue is such a queue, the
 -- clock, and when the first job that was not reached is due.
 CREATE TYPE candidate AS (id uuid, priority smallint, run_at bigint, odd boolean, now bigint);
 CREATE FUNCTION candidates_v1(
-    p_at bigint, p_queue text, p_limit integer, p_priority smallint, p_run_at bigint, p_id uuid, p_until bigint, p_most_bytes integer
+    p_at bigint, p_floor bigint, p_queue text, p_limit integer, p_priority smallint, p_run_at bigint, p_id uuid, p_until bigint, p_most_bytes integer
 ) RETURNS SETOF candidate LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
@@ -215,6 +265,9 @@ DECLARE
     v_next bigint;
     q queues;
 BEGIN
+    IF NOT EXISTS (SELECT 1 FROM streams AS s WHERE s.floor = p_floor) THEN
+        RETURN;
+    END IF;
     PERFORM name_queues(ARRAY[p_queue]);
     SELECT x.* INTO q FROM queues AS x WHERE x.name = p_queue;  -- queues_name_key
     v_qid := q.qid;
@@ -234,6 +287,64 @@ BEGIN
         ORDER BY y.qid, y.run_at LIMIT 1;
     END IF;
     RETURN NEXT (NULL, NULL, v_next, v_odd, v_now)::candidate;
+END $$;
+
+-- The names of the workers that are listed, and ``''`` for others, by holder; and the clock.
+CREATE FUNCTION workers_of_v1(p_at bigint, p_holders text[]) RETURNS TABLE (holder text, worker text, now bigint)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_now CONSTANT bigint := clock(p_at);
+BEGIN
+    RETURN QUERY SELECT n.holder, coalesce(w.worker, ''), v_now FROM unnest(p_holders) AS n (holder)
+    LEFT JOIN workers AS w ON w.holder = n.holder AND w.listed_until > v_now;  -- workers_pkey
+END $$;
+
+-- For how long the oldest due job of each of these queues has been due, without those that were given out.
+CREATE FUNCTION oldest_waiting_v1(p_at bigint, p_queues text[], p_given uuid[]) RETURNS TABLE (queue text, age bigint)
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_now CONSTANT bigint := clock(p_at);
+BEGIN
+    RETURN QUERY
+    SELECT q.name, v_now - least((  -- ready_line, two probes per priority, of at most 1,000, and one per job that was given out
+        WITH RECURSIVE level (priority) AS (
+            SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.qid = q.qid AND y.lane IS NULL)
+            UNION ALL
+            SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.qid = q.qid AND y.lane IS NULL AND y.priority > l.priority)
+            FROM level AS l WHERE l.priority IS NOT NULL
+        )
+        SELECT min(x.run_at) FROM (
+            SELECT (
+                SELECT y.run_at FROM ready AS y
+                WHERE y.qid = q.qid AND y.lane IS NULL AND y.priority = l.priority AND y.id <> ALL (p_given)
+                ORDER BY y.run_at, y.id LIMIT 1
+            ) AS run_at
+            FROM level AS l WHERE l.priority IS NOT NULL LIMIT 1000
+        ) AS x WHERE x.run_at <= v_now
+    ), (  -- ready_later
+        SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= v_now AND y.id <> ALL (p_given)
+        ORDER BY y.run_at LIMIT 1
+    )) FROM queues AS q WHERE q.name = ANY (p_queues);  -- queues_name_key
+END $$;
+
+-- Of each of these queues, the jobs that are delayed, and those of them that are due within ``p_horizon``, counted up to a
+-- number; and when the first of them is due.
+CREATE FUNCTION delayed_v1(p_at bigint, p_queues text[], p_horizon bigint, p_cap integer)
+RETURNS TABLE (queue text, delayed bigint, next_at bigint, soon bigint)
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_now CONSTANT bigint := clock(p_at);
+BEGIN
+    RETURN QUERY
+    SELECT q.name, (  -- ready_later
+        SELECT count(*) FROM (SELECT 1 FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > v_now LIMIT p_cap) AS few
+    ), (
+        SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > v_now ORDER BY y.run_at LIMIT 1
+    ), (
+        SELECT count(*) FROM (
+            SELECT 1 FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > v_now AND y.run_at <= v_now + p_horizon LIMIT p_cap
+        ) AS few
+    ) FROM queues AS q WHERE q.name = ANY (p_queues);  -- queues_name_key
 END $$;
 
 -- These jobs, as far as they wait, for a window.

@@ -9,7 +9,8 @@ FROM {schema}.enqueue_v1(CAST(CAST({given} AS text) AS jsonb), false) AS e
 -- name: complete
 SELECT {schema}.complete_bound_v1(
     CAST(g.job ->> 'id' AS uuid), CAST(g.job ->> 'epoch' AS bigint), g.job ->> 'holder',
-    decode(g.job ->> 'result', 'base64'), CAST(g.job ->> 'result_ttl' AS bigint)
+    decode(g.job ->> 'result', 'base64'), CAST(g.job ->> 'result_ttl' AS bigint),
+    CAST(g.job ->> 'floor' AS bigint)
 )
 FROM (SELECT CAST(CAST({given} AS text) AS jsonb) AS job) AS g
 

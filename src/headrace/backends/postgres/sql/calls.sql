@@ -278,29 +278,48 @@ SELECT {schema}.send_parts_v1(%b, %b, %b, %b, %b, %b::bigint, %b::integer)
 SELECT * FROM {schema}.read_parts_v1(%b, %b::bigint, %b::bigint, %b::integer)
 
 -- name: insert_now
-SELECT n.now, i.* FROM (SELECT coalesce(%b, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now) AS n
+SELECT n.now, c.floor, i.* FROM (SELECT coalesce(%b, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now) AS n
+CROSS JOIN {schema}.in_charge_v1(n.now, NULL, NULL) AS c
 LEFT JOIN LATERAL {schema}.insert_v1(n.now, %b, %b, true, p_new => true) AS i ON true
 
+-- name: name_streams
+SELECT {schema}.name_streams_v1()
+
+-- name: in_charge
+SELECT * FROM {schema}.in_charge_v1(%b, %b, %b::bigint)
+
+-- name: watch_streams
+SELECT {schema}.watch_streams_v1(%b, %b::bigint)
+
 -- name: raise_floor
-SELECT * FROM {schema}.raise_floor_v1(%b)
+SELECT * FROM {schema}.raise_floor_v1(%b, %b, %b::bigint)
 
 -- name: take_over
-SELECT * FROM {schema}.take_over_v1(%b, %b, %b, %b, %b)
+SELECT * FROM {schema}.take_over_v1(%b, %b::bigint, %b, %b, %b, %b)
 
 -- name: complete_given
-SELECT * FROM {schema}.complete_given_v1(%b, %b, %b, %b, %b, %b, %b, %b)
+SELECT * FROM {schema}.complete_given_v1(%b, %b, %b, %b, %b, %b, %b, %b::bigint, %b)
 
 -- name: finish_given
-SELECT * FROM {schema}.finish_given_v1(%b, %b, %b, %b, %b, %b, %b)
+SELECT * FROM {schema}.finish_given_v1(%b, %b, %b, %b, %b::bigint, %b, %b, %b)
 
 -- name: open_queue
-SELECT {schema}.open_queue_v1(%b, %b)
+SELECT {schema}.open_queue_v1(%b, %b::bigint, %b)
 
 -- name: shut_queue
-SELECT {schema}.shut_queue_v1(%b, %b, %b, %b, %b, %b)
+SELECT {schema}.shut_queue_v1(%b, %b::bigint, %b, %b, %b, %b, %b)
 
 -- name: candidates
-SELECT * FROM {schema}.candidates_v1(%b, %b, %b::integer, %b::smallint, %b::bigint, %b, %b::bigint, %b::integer)
+SELECT * FROM {schema}.candidates_v1(%b, %b::bigint, %b, %b::integer, %b::smallint, %b::bigint, %b, %b::bigint, %b::integer)
+
+-- name: workers_of
+SELECT * FROM {schema}.workers_of_v1(%b, %b)
+
+-- name: oldest_waiting
+SELECT * FROM {schema}.oldest_waiting_v1(%b, %b, %b)
+
+-- name: delayed
+SELECT * FROM {schema}.delayed_v1(%b, %b, %b::bigint, %b::integer)
 
 -- name: feed
 SELECT * FROM {schema}.feed_v1(%b)

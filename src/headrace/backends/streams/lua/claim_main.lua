@@ -79,4 +79,4 @@ for i = 8, #ARGV do
     end
     table.insert(told, {mode or '', feeds or '', look or '0', full or '0', first, left, whole(real - (tonumber(looked) or 0)), whole((tonumber(ends) or 0) - real)})
 end
-return {'OK', jobs, told, bytes <= 0 and 1 or 0, whole(now), whole(tonumber(ARGV[6]) - bytes)}
+return {'OK', jobs, told, bytes <= 0 and 1 or 0, whole(now), whole(tonumber(ARGV[6]) - bytes), floor}

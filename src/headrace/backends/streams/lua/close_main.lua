@@ -1,4 +1,4 @@
--- Empty a window and give nothing out any more. ARGV: run id, at, queue, how long this may take. Answers all deliveries.
+-- Empty a window and give nothing out any more. ARGV: run id, at, queue, how long this may take. Answers the floor and all deliveries.
 local queue = ARGV[3]
 empty(queue)
 call('SADD', base .. ':Q', queue)
@@ -7,4 +7,4 @@ local found = {}
 for _, id in ipairs(call('HKEYS', key('h', queue))) do
     table.insert(found, delivery(queue, id))
 end
-return {'OK', found}
+return {'OK', floor, found}

@@ -1,7 +1,8 @@
 -- Begins every script. All keys begin with KEYS[1], whose hash tag puts them into one slot:
 --
---   :G        hash    floor: no epoch below it is given out   run: the server's run id   skew: PostgreSQL's clock less this server's
---                     raised: when the floor was last raised, or ''
+--   :G        hash    floor: no epoch below it is given out; a server whose floor is not PostgreSQL's is not in charge
+--                     run: the server's run id, while it is in charge   skew: PostgreSQL's clock less this server's
+--                     raised: when the floor was last raised, or ''   life: a name of what is in memory, while a server takes over
 --   :Q        set     queues that have any of the keys below
 --   :m:QUEUE  hash    mode: o(pen), c(losing) or x (closed)   until: how long it stays closing or closed
 --                     feeds: a number that changes whenever something but an insert feeds the window or empties it
@@ -16,7 +17,7 @@
 --   :f:QUEUE  string  who feeds the window
 --   :g:QUEUE  list    signals to workers that wait
 --
--- ARGV[1] is the server's run id as the client knows it, ARGV[2] an instant that overrides the clock, or ''.
+-- ARGV[1] is the server's run id and the floor as the client knows them, ARGV[2] an instant that overrides the clock, or ''.
 local call = redis.call
 local base = KEYS[1]
 local GROUP = 'headrace'
@@ -25,7 +26,7 @@ local ONES = {'', '', '', '', '', '', '', ''}
 
 local general = call('HMGET', base .. ':G', 'floor', 'run', 'skew')
 local floor = tonumber(general[1])
-local lost = not floor or general[2] ~= ARGV[1]
+local lost = not floor or not general[2] or general[2] .. ' ' .. general[1] ~= ARGV[1]
 
 local time = call('TIME')
 local real = time[1] * 1000000 + time[2]
@@ -103,7 +104,7 @@ local function wake(queue, jobs)
     end
 end
 
--- A delivery, as clients read it: id, epoch, holder, how long its lease lasts, begun.
+-- A delivery, as clients read it: id, epoch, holder, how long its lease lasts, begun, floor.
 local function delivery(queue, id)
     local packed = call('HGET', key('h', queue), id)
     if not packed then
@@ -111,7 +112,7 @@ local function delivery(queue, id)
     end
     local epoch, holder, _, _, begun = unpack(cmsgpack.unpack(packed))
     local rest = (tonumber(call('ZSCORE', key('l', queue), id)) or 0) - now
-    return {id, epoch, holder, whole(rest), begun}
+    return {id, epoch, holder, whole(rest), begun, floor}
 end
 
 -- Jobs that were not given out leave the window.
