@@ -20,7 +20,14 @@ class Surplus:
         """Remove what is over the bounds of now; returns how many jobs went."""
         client = self._client
         backend = await client.backend()
-        sweeper = Sweeper(backend, client.clock, client.observers, client.settings.retention, self._spare)
+        sweeper = Sweeper(
+            backend,
+            client.clock,
+            client.observers,
+            client.settings.retention,
+            self._spare,
+            vault=client.settings.vault.url is not None,
+        )
         situation = await sweeper.look()
         bounds = situation.bounds[JobState.FAILED]
         if bounds.count is None and bounds.bytes is None:
