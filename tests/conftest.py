@@ -51,7 +51,7 @@ SAMPLED = {
     "test_bad_input.py": 4,
     "test_ticks.py::test_a_million_slots_are_one_job_each_whoever_dies_meanwhile": 4,
     "test_memory_growth.py::test_completed_jobs_leave_nothing_behind": 3,
-    "test_round_trip.py::test_the_largest_section_through_objects": 4,
+    "test_round_trip.py::test_the_largest_section": 5,
     "test_executors_processes.py::test_any_error_comes_back_from_a_child_that_lives_on": 3,
     "test_uvloop.py::test_no_timeout_costs_a_slot": 2,
     "test_hang_store.py": 2,
