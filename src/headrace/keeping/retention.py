@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from random import Random
 
 from msgspec.structs import replace
@@ -119,15 +118,17 @@ class Retention:
             return
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while (now := loop.time()) < until:
-            look = min(until, now + self._look_every)
-            with suppress(TimeoutError):
+        while loop.time() < until:
+            look = min(until, loop.time() + self._look_every)
+            try:
                 async with asyncio.timeout_at(look):
                     await self._between.called.wait()
-            if self._between.called.is_set():
-                await self._between.catch_up()
-            elif look < until:
+            except TimeoutError:
+                if look == until:
+                    return
                 await self._between.sweep_all()
+            else:
+                await self._between.catch_up()
 
     async def sweep(self) -> int:
         """Run all steps once; returns how much they removed. Raises nothing: what failed is reported and runs again."""
