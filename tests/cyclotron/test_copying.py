@@ -73,5 +73,6 @@ def test_every_postgres_of_a_url_is_told(copy: bool) -> None:
     assert isinstance(moving, Moving)
     assert isinstance(router, Router)
     assert isinstance(streams, StreamsBackend)
-    inside = [moving.old, moving.new, *router.shards.values(), streams.truth]
+    shards = [shard.store for shard in router._guarded.values()]
+    inside = [moving.old, moving.new, *shards, streams.truth]
     assert [one._copy for one in inside if isinstance(one, PostgresBackend)] == [copy] * 5

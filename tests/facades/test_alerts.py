@@ -198,7 +198,7 @@ def test_sweeps_that_fail(trouble: Exception, caplog: pytest.LogCaptureFixture) 
         async def sweep(self, clause: Any, at: Any = None) -> Any:
             if clause.target == "results":
                 sweeps.append(len(sweeps) >= len(fine) or fine[len(sweeps)])
-            if not sweeps[-1]:
+            if sweeps and not sweeps[-1]:
                 raise trouble
             return await self.inner.sweep(clause, at)
 

@@ -49,8 +49,7 @@ class Streams(Struct, frozen=True, kw_only=True):
 
 def with_objects(settings: Settings) -> Settings:
     """The same, with the object store that the URL of a streams store names."""
-    parts = urlsplit(settings.url)
-    if parts.scheme != "streams":
+    if not settings.url.startswith("streams:"):
         return settings
-    url = dict(parse_qsl(parts.query.replace("+", "%2B"))).get("objects")
+    url = dict(parse_qsl(urlsplit(settings.url).query.replace("+", "%2B"))).get("objects")
     return settings if url is None else replace(settings, objects=replace(settings.objects, url=url))

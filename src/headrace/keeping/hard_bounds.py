@@ -171,9 +171,10 @@ class HardBounds:
         except ConfigError as error:
             self._rests_until = math.inf
             log.debug("this worker may not make room for jobs that have ended: %s", error)
-        except HeadraceError as error:
+        except Exception as error:
             self._rests_until = now + _REST
-            log.warning("no room could be made for jobs that have ended; it is tried again: %s", error)
+            unknown = not isinstance(error, HeadraceError)
+            log.warning("no room could be made for ended jobs; it is tried again: %s", error, exc_info=unknown)
 
     def stored(self, loads: Loads) -> None:
         """The store has answered for these, or never will."""
