@@ -47,6 +47,9 @@ class _Session(Spoken, Connection[Any]):
     sending = False
     """Whether some of the last call may not have been sent."""
 
+    def __del__(self) -> None:
+        """Without the driver's warning: a program may drop its app, or end, with connections open. libpq hangs up."""
+
     @cached_property
     def cursor_of_rows(self) -> Cursor[Any]:
         """One for all calls."""
