@@ -47,7 +47,7 @@ class _Session(Spoken, Connection[Any]):
     sending = False
     """Whether some of the last call may not have been sent."""
 
-    def __del__(self) -> None:
+    def __del__(self, *_: Any, **__: Any) -> None:
         """Without the driver's warning: a program may drop its app, or end, with connections open. libpq hangs up."""
 
     @cached_property
