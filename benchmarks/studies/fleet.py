@@ -131,7 +131,9 @@ class Bell:
 
 
 @dataclass
-class _Counts:
+class Counts:
+    """What the server has been sent so far, and what it has worked."""
+
     statements: int
     claims: int
     notes: int
@@ -139,7 +141,7 @@ class _Counts:
     at: float
 
     @classmethod
-    def now(cls, server: PostgresServer, database: str) -> _Counts:
+    def now(cls, server: PostgresServer, database: str) -> Counts:
         [[statements, claims, notes]] = server.ask(_COUNTS, {"name": database})
         return cls(statements, claims, notes, server.cpu(), time.perf_counter())
 
@@ -150,12 +152,12 @@ def measure(server: PostgresServer, url: str, database: str, fleet: Fleet, plan:
         asyncio.run(_gathered(url, fleet.workers))
         time.sleep(plan.rest)
         most, _ = _connections(server, database, pooler)
-        first = _Counts.now(server, database)
+        first = Counts.now(server, database)
         time.sleep(plan.idle)
-        second = _Counts.now(server, database)
+        second = Counts.now(server, database)
         clients, sessions = _connections(server, database, pooler)
         asyncio.run(_trickle(url, plan))
-        third = _Counts.now(server, database)
+        third = Counts.now(server, database)
         for worker in crew:
             worker.stdin.close()
         waits = [wait for worker in crew for wait in json.loads(worker.stdout.read().splitlines()[-1])]

@@ -8,6 +8,9 @@ from benchmarks.fleet import Servers
 from benchmarks.studies import aftermath, drop, fleet, volume
 from benchmarks.studies.stores import STORES, fresh
 
+from headrace.backends.postgres import PostgresBackend
+from headrace.seam.records import Claim
+
 
 def test_a_fleet_is_counted_by_the_server(servers: Servers) -> None:
     crew = fleet.Fleet(3, 2, pooled=True)
@@ -19,9 +22,22 @@ def test_a_fleet_is_counted_by_the_server(servers: Servers) -> None:
     assert cell.connections >= 2
     assert cell.sessions == fleet.SESSIONS
     assert 0 < cell.p50 <= cell.p99
-    assert cell.claims > 0
+    assert cell.statements > 0
     assert cell.notes > 0
     assert len(fleet.table([cell], [bell]).splitlines()) == 5
+
+
+async def test_claims_are_counted_as_they_are_sent(servers: Servers) -> None:
+    with fresh("postgres", servers, kind="large") as at:
+        server = servers.postgres("large")
+        backend = PostgresBackend(at.url, listen=False)
+        await backend.open()
+        before = fleet.Counts.now(server, at.database)
+        for _ in range(3):
+            await backend.claim(Claim("holder", ("q",), 1, 30_000_000))
+        after = fleet.Counts.now(server, at.database)
+        await backend.close()
+    assert after.claims - before.claims == 3
 
 
 def test_a_day_goes_and_others_are_timed(servers: Servers) -> None:
