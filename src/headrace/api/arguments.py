@@ -60,9 +60,12 @@ class Arguments:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The call as bytes. Raises ``InvalidJob`` unless the function can be called like that."""
         given = dict(zip(self._positional, args, strict=False))
-        if len(args) > len(self._positional) or not kwargs.keys().isdisjoint([*given, *self._positional_only]):
+        if len(args) > len(self._positional):
             self._explain(args, kwargs)
-        given.update(kwargs)
+        if kwargs:
+            if not kwargs.keys().isdisjoint([*given, *self._positional_only]):
+                self._explain(args, kwargs)
+            given.update(kwargs)
         if len(given) < len(self._names) and any(name not in given for name in self._required):
             self._explain(args, kwargs)
         try:

@@ -145,13 +145,13 @@ class ClientConnection:
     async def open(self) -> None:
         """Connect now instead of on first use, to see at once whether the store is there."""
         loop = asyncio.get_running_loop()
-        if self._loop is loop and self._pid == os.getpid():
+        if self._is_open():
             return
         self._settle_here(loop)
         if self._opening is None or self._opening[0] is not loop:
             self._opening = (loop, asyncio.Lock())
         async with self._opening[1]:
-            if self._loop is loop and self._pid == os.getpid():
+            if self._is_open():
                 return
             self._settle_here(loop)
             try:
@@ -220,16 +220,20 @@ class ClientConnection:
                 "`async with app`. In threads, call task.enqueue_sync(…), or use SyncApp(app)"
             )
 
+    def _is_open(self) -> bool:
+        """Whether it is open where the caller is."""
+        return self._loop is asyncio.get_running_loop() and self._pid == os.getpid()
+
     async def _open_patiently(self) -> None:
         """Open for an enqueue, which waits while the store is away."""
-        if self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
+        if not self._is_open():
             await self._patience.repeat(self._open_behind, final=ConfigError)
 
     async def _open_behind(self) -> None:
         """Open for callers who may give up. Opening goes on then, as it may take long: it may create the store."""
-        loop = asyncio.get_running_loop()
-        if self._loop is loop and self._pid == os.getpid():
+        if self._is_open():
             return
+        loop = asyncio.get_running_loop()
         if self._opener is None or self._opener.done() or self._opener.get_loop() is not loop:
             self._opener = loop.create_task(self.open(), name="headrace-open")
             self._opener.add_done_callback(_seen)
@@ -249,7 +253,7 @@ class ClientConnection:
         if self._opener is not None and self._opener.get_loop() is loop and not self._opener.done():
             self._opener.cancel()
             await asyncio.wait([self._opener])
-        if self._loop is not loop or self._pid != os.getpid():
+        if not self._is_open():
             return
         self._closed.set()
         await self._end()
@@ -291,7 +295,7 @@ class ClientConnection:
     async def backend(self) -> Backend:
         """The opened store, for tools that speak its protocol. A call that it does not answer within ``patience`` is
         given up."""
-        if self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
+        if not self._is_open():
             await self._patience.once(self._open_behind())
         return self._patience.kept(self._backend)
 

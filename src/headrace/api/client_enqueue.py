@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from headrace.api.client_connection import ClientConnection
+from headrace.api.loop_guard import marked
 from headrace.core import validation
 from headrace.core.batcher import Batcher
 from headrace.core.events import Event, EventKind
 from headrace.core.slow_calls import timed
 from headrace.errors import PartlyUnavailable, Unavailable
 from headrace.keeping.budget import BudgetWatch
+from headrace.keeping.queue_budgets import QueueBudgets
 from headrace.limits.gate import Admission, Gate
+from headrace.payloads.stowage import Stowage
 from headrace.seam import records as r
 from headrace.seam.policy import OPERATIONS
 from headrace.types import NewJob
@@ -52,22 +56,29 @@ class ClientEnqueue(ClientConnection):
             if self._inserts.quiet:
                 break
 
-    async def enqueue(self, job: NewJob, *, reply: bool = False) -> r.Inserted:
+    @marked
+    def enqueue(self, job: NewJob, *, reply: bool = False) -> Coroutine[Any, Any, r.Inserted]:
         """Store one job. Calls made at the same time share a trip. With ``reply`` its end can be waited for cheaply."""
-        return await self._enqueue(job, reply=reply)
+        return self._enqueue(job, reply=reply)
 
-    async def _enqueue(self, job: NewJob, *, reply: bool, at_gate: list[Admission] | None = None) -> r.Inserted:
+    def _enqueue(
+        self, job: NewJob, *, reply: bool, at_gate: list[Admission] | None = None
+    ) -> Coroutine[Any, Any, r.Inserted]:
         """``at_gate`` gets what is known about the job if there was no room for it."""
-        if self.sending is None:
-            return await self._store(job, reply, at_gate)
+        return (self._store if self.sending is None else self._store_marked)(job, reply, at_gate)
+
+    async def _store_marked(self, job: NewJob, reply: bool, at_gate: list[Admission] | None) -> r.Inserted:
+        assert self.sending is not None
         with self.sending([job]) as [marked]:
             return await self._store(marked, reply, at_gate)
 
     async def _store(self, job: NewJob, reply: bool, at_gate: list[Admission] | None) -> r.Inserted:
-        await self._open_patiently()
+        if not self._is_open():
+            await self._open_patiently()
         if reply:
             await self._waiter.prepare()
-        row = await self._pack(job, self._waiter.inbox if reply else None)
+        inbox = self._waiter.inbox if reply else None
+        row = await self._seal(job, inbox) if self.packer.seals else self.packer.pack(job, inbox)
         try:
             answer = await self._inserts.put(row)
         except Unavailable as error:
@@ -80,9 +91,7 @@ class ClientEnqueue(ClientConnection):
             at_gate.append(admission)
         return (await self._admit(admission))[0]
 
-    async def _pack(self, job: NewJob, inbox: str | None) -> r.Row:
-        if not self.packer.seals:
-            return self.packer.pack(job, inbox)
+    async def _seal(self, job: NewJob, inbox: str | None) -> r.Row:
         [row] = await self.packer.pack_all([job], inbox)
         return row
 
@@ -145,11 +154,17 @@ class ClientEnqueue(ClientConnection):
         """Past the batcher: the rows are a whole batch already."""
         return await self._patience.repeat(lambda: self._insert_rows(rows), rows, _weight)
 
-    async def _insert_rows(self, rows: list[r.Row]) -> list[r.Inserted]:
+    def _insert_rows(self, rows: list[r.Row]) -> Coroutine[Any, Any, list[r.Inserted]]:
+        """Checks the budget; few layers of coroutines, as every answer goes through all of them."""
         refusal = self._budget.refusal(self._tasks)
         if refusal and any(row.queue != OPERATIONS for row in rows):
             raise refusal
-        refused = {} if self._budget.queues is None else await self._budget.queues.refuse(rows)
+        queues = self._budget.queues
+        return self._store_rows(rows) if queues is None or not queues.full else self._store_some(queues, rows)
+
+    async def _store_some(self, queues: QueueBudgets, rows: list[r.Row]) -> list[r.Inserted]:
+        """Those rows whose queues are within their budgets."""
+        refused = await queues.refuse(rows)
         if not refused:
             return await self._store_rows(rows)
         others = [row for i, row in enumerate(rows) if i not in refused]
@@ -159,13 +174,16 @@ class ClientEnqueue(ClientConnection):
             raise Unavailable(str(error)) from error  # its positions are those of the others
         return [refused[i] if i in refused else next(answers) for i in range(len(rows))]
 
-    async def _store_rows(self, rows: list[r.Row]) -> list[r.Inserted]:
+    def _store_rows(self, rows: list[r.Row]) -> Coroutine[Any, Any, list[r.Inserted]]:
         if self._stowage is None:
-            return await timed(self.observers, "insert", self._backend.insert(rows, self.clock.stamp()))
-        stowed = await self._stowage.stow_rows(rows)
+            return timed(self.observers, "insert", self._backend.insert(rows, self.clock.stamp()))
+        return self._stow_rows(self._stowage, rows)
+
+    async def _stow_rows(self, stowage: Stowage, rows: list[r.Row]) -> list[r.Inserted]:
+        stowed = await stowage.stow_rows(rows)
         answers = await timed(self.observers, "insert", self._backend.insert(stowed, self.clock.stamp()))
         full = r.InsertStatus.FULL
-        self._stowage.stored(row for row, one in zip(rows, answers, strict=True) if one.status is not full)
+        stowage.stored(row for row, one in zip(rows, answers, strict=True) if one.status is not full)
         return answers
 
     def _tell_inserted(self, row: r.Row, answer: r.Inserted) -> None:

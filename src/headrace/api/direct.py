@@ -132,6 +132,9 @@ class Door(Client):
         self._inserts = _Inserts(self)  # type: ignore[assignment]
         self._opened = True
 
+    def _is_open(self) -> bool:
+        return self._opened
+
     async def _open_patiently(self) -> None:
         if not self._opened:
             await self._patience.repeat(self.open, final=ConfigError)
@@ -166,7 +169,7 @@ class Door(Client):
         raise_unless_completed(record, self.packer.envelope)
         return self.packer.envelope.decode(record.result, serde_of(record), "result", record.id)
 
-    async def _pack(self, job: NewJob, inbox: str | None) -> r.Row:
+    async def _seal(self, job: NewJob, inbox: str | None) -> r.Row:
         return self.packer.pack(job, inbox)
 
     async def _pack_all(self, jobs: list[NewJob]) -> list[r.Row]:

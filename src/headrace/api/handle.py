@@ -23,8 +23,7 @@ class Enqueued:
 
     __slots__ = ("_inserted",)
 
-    def __init__(self, inserted: Inserted) -> None:
-        self._inserted = inserted
+    _inserted: Inserted
 
     @property
     def id(self) -> UUID:
@@ -66,7 +65,7 @@ class Handle(Enqueued, Generic[R]):
     __slots__ = ("_client", "_serde")
 
     def __init__(self, client: Client, inserted: Inserted, serde: Serde[Any]) -> None:
-        super().__init__(inserted)
+        self._inserted = inserted
         self._client = client.main
         self._serde = serde
 

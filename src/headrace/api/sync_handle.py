@@ -33,7 +33,7 @@ class SyncHandle(Enqueued, Generic[R]):
     __slots__ = ("_blocking", "_handle")
 
     def __init__(self, blocking: Blocking, handle: Handle[R]) -> None:
-        super().__init__(handle._inserted)
+        self._inserted = handle._inserted
         self._blocking = blocking
         self._handle = handle
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from asyncio import _get_running_loop
 from enum import StrEnum
 
 _PAUSE = 60.0
@@ -80,7 +80,5 @@ def _recent(at: float | None, now: float) -> bool:
 
 def moment() -> float:
     """Seconds by the running loop's clock, or by ``time.monotonic`` if no loop runs."""
-    try:
-        return asyncio.get_running_loop().time()
-    except RuntimeError:
-        return time.monotonic()
+    loop = _get_running_loop()
+    return time.monotonic() if loop is None else loop.time()

@@ -142,9 +142,11 @@ class Feed:
     def poke(self) -> None:
         """Something was stored, run or settled; called for every trip. Another loop of this process may have made it:
         the store is asked where it is open."""
+        if self._loop.time() - self._asked < _ASK:
+            return
         if asyncio.get_running_loop() is self._loop:
             self._poke()
-        elif self._loop.time() - self._asked >= _ASK:
+        else:
             try:
                 self._loop.call_soon_threadsafe(self._poke)
             except RuntimeError:  # that loop has ended, and nobody has closed the store

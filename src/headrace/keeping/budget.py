@@ -135,10 +135,12 @@ class BudgetWatch:
         """Why new jobs are refused now; None: they are not. A measurement that is too old is made again, for the next
         that ask."""
         now = moment()
+        age = now - self._looked
         if (
-            self._backend.usage is not None
+            age >= _SOONEST
+            and age >= self._fresh
+            and self._backend.usage is not None
             and self._backend.documents is not None
-            and now - self._looked >= self._fresh
         ):
             self._looked = now
             tasks.start(self._look_for_clients(), "headrace-budget")

@@ -68,10 +68,15 @@ class QueueBudgets:
         self._full: dict[str, Room] = {}
         self._near = False
 
+    @property
+    def full(self) -> bool:
+        """Whether one of them was full when it was last measured."""
+        return bool(self._full)
+
     async def refuse(self, rows: Sequence[Row]) -> dict[int, Inserted]:
         """By position: the answers to rows whose queues were full when they were last measured. A row whose id or key
         is known to the store is none of them: it may be there already."""
-        full = [i for i, row in enumerate(rows) if row.queue in self._full] if self._full else []
+        full = [i for i, row in enumerate(rows) if row.queue in self._full]
         if not full:
             return {}
         ids: list[JobId | JobKey] = [rows[i].id for i in full]

@@ -134,7 +134,7 @@ class JsonSerde(_TypedSerde[T]):
             _refuse_keys(value)
         if b"null" in body or b'"nan"' in body:
             refuse_nan(value)
-        if body.count(b"[") + body.count(b"{") > _MAX_DEPTH:
+        if len(body) > _MAX_DEPTH and body.count(b"[") + body.count(b"{") > _MAX_DEPTH:
             _refuse_depth(body)
         if self._typed:
             self.decode(body)

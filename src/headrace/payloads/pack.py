@@ -48,6 +48,8 @@ class Packer:
 
     def __init__(self, settings: PayloadSettings, limits: Limits, ids: IdMaker) -> None:
         self._ids = ids
+        self.new_id: Callable[[], bytes] = ids.new
+        """Makes an id for a new job."""
         self._limits = limits
         self._name = _remembering(check_name)
         self._queue = _remembering(check_queue)
@@ -177,15 +179,11 @@ class Packer:
         """The same jobs with ids, so that to store them again stores nothing twice."""
         return [msgspec.structs.replace(job, id=UUID(bytes=self.new_id())) if job.id is None else job for job in jobs]
 
-    def new_id(self) -> bytes:
-        """An id for a new job."""
-        return self._ids.new()
-
     def _id(self, given: object) -> bytes:
         if isinstance(given, bytes) and len(given) == 16:
             return given
         if given is None:
-            return self._ids.new()
+            return self.new_id()
         if not isinstance(given, UUID):
             raise InvalidJob(f"id: expected a UUID or None, got {type(given).__name__} {shown(given)}")
         return given.bytes

@@ -68,18 +68,18 @@ class Connection(asyncio.Protocol):
         """Send a command. The future gets its answer."""
         if self.ended:
             raise self._gone()
-        parts = in_parts(args) if is_large(args) else ()
-        request = b"" if parts else pack(args)
-        answer = self._loop.create_future()
-        due = self._loop.time() + self._limit + (len(request) + sum(map(len, parts))) / SLOWEST
+        parts = in_parts(args) if is_large(args) else [pack(args)]
+        loop = self._loop
+        answer = loop.create_future()
+        due = loop.time() + self._limit + sum(map(len, parts)) / SLOWEST
         self._waiting.append((answer, due))
         if self._watch is None:
-            self._watch = self._loop.call_at(due, self._look)
-        if parts or self._outgoing:
-            self._outgoing.extend(parts or (memoryview(request),))
+            self._watch = loop.call_at(due, self._look)
+        if len(parts) > 1 or self._outgoing:
+            self._outgoing.extend(map(memoryview, parts))
             self._push()
         else:
-            self._transport.write(request)
+            self._transport.write(parts[0])
         return answer
 
     @property

@@ -55,9 +55,10 @@ _DECODERS: dict[int, Callable[[bytes], tuple[Any, ...]]] = {
 
 def large_body(row: Row) -> bytes | Joined:
     """The same as ``body``, in pieces if a cell is large: that is sent as it is."""
-    if all(len(cell) <= LARGE for cell in row.cells.values()):
-        return body(row)
-    return Joined(_pieces(row))
+    for cell in row.cells.values():
+        if len(cell) > LARGE:
+            return Joined(_pieces(row))
+    return body(row)
 
 
 def body(row: Row) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -86,8 +86,8 @@ class Shard:
         self.tracks = RedisTracks(self._run)
         self.transfers = RedisTransfers(self._run)
 
-    async def _run(self, name: str, *args: Any) -> Any:
-        return await run(self._connections, self._where, name, self._base, args)
+    def _run(self, name: str, *args: Any) -> Coroutine[Any, Any, Any]:
+        return run(self._connections, self._where, name, self._base, args)
 
     # -- writing
 
