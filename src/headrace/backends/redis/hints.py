@@ -113,6 +113,7 @@ class Listener:
             if isinstance(found, Signal):
                 if self._wanting:
                     yield Hint(found.topic)
+                    await asyncio.sleep(0)  # the claim that follows goes to the server before the next request
                 else:
                     await self._pass_on(found)
             elif isinstance(found, Exception):
