@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
+import pytest
+
 from headrace.backends.portions import Costs, Portions, of_selection
 from headrace.seam.records import JobKey, Row, Selector, Settlement
 from headrace.testing.conformance.base import job_id, row
@@ -53,6 +55,13 @@ def test_completions_are_cheap_and_everything_else_is_not() -> None:
     retried = [Settlement(job_id(n), 1, "w", JobState.AVAILABLE) for n in range(1_000)]
     assert list(chain(*Portions(COSTS).of_settlements(retried))) == retried
     assert max(sizes(Portions(COSTS).of_settlements(retried))) < 150
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_what_no_settlement_may_say_is_refused_before_anything_is_cut(count: int) -> None:
+    done = [Settlement(job_id(n), 1, "w", JobState.COMPLETED) for n in range(count - 1)]
+    with pytest.raises(ValueError, match="says running"):
+        Portions(COSTS).of_settlements([*done, Settlement(job_id(count), 1, "w", JobState.RUNNING)])
 
 
 def test_what_is_spawned_counts() -> None:

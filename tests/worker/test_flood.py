@@ -139,6 +139,27 @@ async def test_completed_jobs_over_their_bound_go_before_the_next_run_and_no_end
         await work
 
 
+async def test_a_drain_does_not_ask_again_and_again_for_what_no_sweep_may_remove_yet(store: Backend) -> None:
+    given = {
+        "worker": FAST | {"name": "random"},
+        "patience": "30m",
+        "retention": {"completed": {"count": _MOST}, "every": "1h"},
+    }
+    sweeps = Sweeps(store.sibling())
+    sweeps.may_sweep.set()
+    app = App(Client(sweeps, Settings.load(given, env={}, toml={})))
+
+    @app.task(name="fine")
+    async def fine() -> None:
+        pass
+
+    async with app, asyncio.timeout(50):  # less than a sixtieth of the time for which they are spared
+        await app.enqueue_many([fine.job() for _ in range(_JOBS)])
+        await app.drain()
+        assert not sweeps.asked.is_set()
+        assert _completed(await app.client.stats()) == _JOBS
+
+
 async def test_jobs_that_no_trip_ends_keep_to_their_bounds_too(store: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """What dies with its workers, what expires and what people cancel."""
     monkeypatch.setattr(retention, "_LOOK", 0.2)

@@ -14,6 +14,7 @@ from headrace.types import JobState
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
+_COMPLETED = JobState.COMPLETED
 _BUDGET = 30_000
 """Microseconds of a step, as its costs estimate it."""
 _FEW = 80
@@ -61,17 +62,24 @@ class Portions:
         return cut
 
     def of_settlements(self, batch: Sequence[Settlement]) -> list[Sequence[Settlement]]:
-        """Settlements, in order."""
-        few = len(batch) <= max(_FEW, _BUDGET // self._costs.settled)
-        if few and not any([s.spawn for s in batch]):  # noqa: C419  a list is twice as fast, and this is asked for every job
-            return [batch]
+        """Settlements, in order. Raises ``ValueError`` as ``check_settled`` does."""
+        if not [
+            s
+            for s in batch
+            if s.state is not _COMPLETED or s.cells is not None or s.queue is not None or s.error is not None or s.spawn
+        ]:
+            most = max(_FEW, _BUDGET // self._costs.completed)
+            return [batch[first : first + most] for first in range(0, len(batch), most)]
         check_settled(batch)
+        few = len(batch) <= max(_FEW, _BUDGET // self._costs.settled)
+        if few and not any(s.spawn for s in batch):
+            return [batch]
         new: set[str] = set()
         met: set[tuple[str, str]] = set()
         return _cut(batch, lambda s: self._settled(s) + sum(self._row(row, new, met) for row in s.spawn))
 
     def _settled(self, s: Settlement) -> int:
-        completed = s.state is JobState.COMPLETED and s.cells is None and s.queue is None and s.error is None
+        completed = s.state is _COMPLETED and s.cells is None and s.queue is None and s.error is None
         return self._costs.completed if completed else self._costs.settled
 
     def _row(self, row: Row, new: set[str], met: set[tuple[str, str]]) -> int:

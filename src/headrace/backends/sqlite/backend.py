@@ -14,7 +14,6 @@ import msgspec
 from headrace.backends.archive import Archive
 from headrace.backends.claims import ClaimParts
 from headrace.backends.portions import Costs, Portions, of_selection
-from headrace.backends.settlement_checks import check_settled
 from headrace.backends.sqlite import (
     claiming,
     files,
@@ -235,7 +234,6 @@ class SqliteBackend(lock_guard.Watched):
             return []
         if len(portions := self._portions.of_settlements(batch)) > 1:
             return [state for some in portions for state in await self.finish(some, at)]
-        check_settled(batch)
         return await self._write(lambda tx, now: finish(tx, batch, now), at, weight=len(batch))
 
     async def finish_and_claim(
@@ -248,7 +246,6 @@ class SqliteBackend(lock_guard.Watched):
             states = [state for some in first for state in await self.finish(some, at)]
             rest, claimed = await self.finish_and_claim(last, req, at)
             return states + rest, claimed
-        check_settled(batch)
         part, *others = self._claim_parts.of(req)
         states, claimed = await self._write(
             lambda tx, now: (finish(tx, batch, now), claiming.claim(tx, part, now)),

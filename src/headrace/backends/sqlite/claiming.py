@@ -307,7 +307,11 @@ def _take(
         demote(tx, qid, now)
         rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))
     if room is not None:
-        rows = rows[: room.fit([row[-1] - spared(tx, row[-6:-2], req.want) for row in rows])]
+        if req.want is None:
+            sizes = [row[-1] for row in rows]
+        else:
+            sizes = [row[-1] - spared(tx, row[-6:-2], req.want) for row in rows]
+        rows = rows[: room.fit(sizes)]
     if not rows:
         return []
     bounds = (qid, now, taken.lost_bound, *rows[-1][:3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -112,12 +113,13 @@ class _Ends:
             more = 0 if result is None else len(result)
             held_until = now + ttl if code == COMPLETED else 0
             tx.execute(_SQL["end_alike"], (apsw.carray(seqs), code, now, held_until, reason, result, more))
-            self._leave(seqs, leases, now)
+            ended = self._leave(seqs, leases, now)
             tx.fill(code, len(leases), sum([lease[8] for lease in leases]) + more * len(leases))
             tell_waiters(tx, seqs)
             if code == FAILED:
                 dead_letters.add(tx, seqs)
-            tx.count_all(map(_QUEUE, leases), code, 1)
+            for qid, number in ended.items():
+                tx.count(qid, code, number)
         self._alike.clear()
         for code, rows in self.records.items():
             if rows:
@@ -133,14 +135,18 @@ class _Ends:
             forget(tx, seqs)
             self.gone.clear()
 
-    def _leave(self, seqs: array[int], leases: Sequence[Lease], now: int) -> None:
+    def _leave(self, seqs: array[int], leases: Sequence[Lease], now: int) -> Counter[int]:
+        """These jobs no longer run; returns how many of each queue."""
         tx = self._tx
         leave_running(tx, seqs)
-        tx.count_all(map(_QUEUE, leases), RUNNING, -1)
+        left = Counter([lease[4] for lease in leases])
+        for qid, number in left.items():
+            tx.count(qid, RUNNING, -number)
         if any(map(_TENANT, leases)):
             tenants.stop(tx, map(_STOPPED, [lease for lease in leases if lease[10]]), now)
         if any(map(_GROUP, leases)):
             groups.leave(tx, [(lease[4], lease[9], lease[1]) for lease in leases if lease[9]], now)
+        return left
 
 
 def _seqs(leases: Sequence[Lease]) -> array[int]:
