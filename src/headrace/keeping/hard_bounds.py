@@ -108,10 +108,11 @@ class HardBounds:
         jobs, one is weighed for all: every trip is weighed, so this must be cheap."""
         loads: Loads = {}
         most = len(batch)
-        if any(one.state is JobState.FAILED for one in batch):
+        states = {one.state for one in batch}
+        if JobState.FAILED in states:
             most, loads[JobState.FAILED] = self._weigh_failures(batch)
         for state in _SOFT:
-            if ended := [one for one in batch[:most] if one.state is state and one.keep]:
+            if state in states and (ended := [one for one in batch[:most] if one.state is state and one.keep]):
                 one = ended[-1]
                 loads[state] = _Load(len(ended), len(ended) * _weight(one, self._job_of(one)))
         return most, loads

@@ -37,6 +37,7 @@ from headrace.worker.failures import failures
 from headrace.worker.handler import Handler
 from headrace.worker.retry import RetryPolicy, exponential
 
+_COMPLETED = JobState.COMPLETED
 _FAILURES_KEPT = 20
 _MESSAGE_KEPT = 2_000
 _OLD_MESSAGE_KEPT = 200
@@ -83,7 +84,7 @@ class Judge:
             lazy = f"result of {handler.task}(…): a generator, of which nothing has run; return a list"
             return self._unstorable(leased, CodecError(lazy))
         return Settlement(
-            leased.id, leased.epoch, self._holder, JobState.COMPLETED, result=result, result_ttl=ttl
+            leased.id, leased.epoch, self._holder, _COMPLETED, result=result, result_ttl=ttl
         )  # fmt: skip
 
     def settle(self, leased: Leased, handler: Handler, outcome: Outcome) -> Settlement:

@@ -55,11 +55,15 @@ class Agenda(Generic[Name, Position]):
 
     def pop(self) -> Name | None:
         """Remove and return the first name."""
-        if (head := self.head()) is None:
-            return None
-        heappop(self._heap)
-        self.drop(head[1])
-        return head[1]
+        heap, positions = self._heap, self.positions
+        while heap:
+            position, name = heappop(heap)
+            if positions.get(name) == position:
+                del positions[name]
+                if len(heap) > 2 * len(positions):
+                    self._tidy()
+                return name
+        return None
 
     def take(self, now: Position) -> Iterator[Name]:
         """The names whose position has come, in order; each is removed when it is returned."""

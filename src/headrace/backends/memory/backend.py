@@ -31,6 +31,8 @@ from headrace.seam.archive import Mark
 from headrace.seam.usage import Usage
 from headrace.types import JobState
 
+_COMPLETED = JobState.COMPLETED
+
 
 def _wall_clock() -> int:
     return time.time_ns() // 1_000
@@ -191,21 +193,22 @@ class MemoryBackend:
             entry.lost = 0
         if s.error is not None:
             entry.error = s.error
-        for name, cell in (s.cells or {}).items():
-            if cell is None:
-                entry.cells.pop(name, None)
-            else:
-                entry.cells[name] = cell
+        if s.cells is not None:
+            for name, cell in s.cells.items():
+                if cell is None:
+                    entry.cells.pop(name, None)
+                else:
+                    entry.cells[name] = cell
         if s.queue is not None and s.queue != entry.queue:
             self._change_queue(entry, s.queue, now)
         if s.priority is not None:
             entry.priority = s.priority
-        if state.terminal:
-            if state is JobState.COMPLETED:
+        if state in self.store.ended:
+            if state is _COMPLETED:
                 entry.result = s.result if s.result_ttl > 0 else None
                 entry.held_until = now + s.result_ttl
             self.store.end(entry, state, reason)
-            if not s.keep and state is JobState.COMPLETED:
+            if not s.keep and state is _COMPLETED:
                 self.store.remove(entry)
         else:
             entry.begun = not s.unbegun

@@ -92,7 +92,7 @@ class Claiming:
         self._store.promote(queues, now)
         heads = [(first, queue) for queue in queues if (first := self._store.first(queue)) is not None]
         heapify(heads)
-        while heads:
+        while len(heads) > 1:
             queue = heads[0][1]
             entry = self._store.draw(queue, now)
             if entry is not None:
@@ -102,3 +102,6 @@ class Claiming:
                 heappop(heads)
             else:
                 heapreplace(heads, (first, queue))
+        for _, queue in heads:
+            while (entry := self._store.draw(queue, now)) is not None:
+                yield entry

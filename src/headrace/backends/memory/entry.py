@@ -51,6 +51,17 @@ class Entry:
 
     def measure(self) -> int:
         """About what this job takes up."""
-        texts = len(self.queue) + len(self.task) + len(self.tenant) + len(self.key or "") + len(self.group or "")
-        blobs = len(self.error or b"") + len(self.result or b"") + len(self.headers or b"")
-        return _ENTRY_BYTES + texts + blobs + sum(map(len, self.cells.values()))
+        size = _ENTRY_BYTES + len(self.queue) + len(self.task) + len(self.tenant)
+        for cell in self.cells.values():
+            size += len(cell)
+        if self.key is not None:
+            size += len(self.key)
+        if self.group is not None:
+            size += len(self.group)
+        if self.error is not None:
+            size += len(self.error)
+        if self.result is not None:
+            size += len(self.result)
+        if self.headers is not None:
+            size += len(self.headers)
+        return size

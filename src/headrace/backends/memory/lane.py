@@ -24,7 +24,7 @@ def drop_job(lanes: dict[str, Lane], name: str, job_id: JobId) -> None:
     """Take a job out of the lane, if it is there. No lane outlives its last job."""
     if (lane := lanes.get(name)) is not None:
         lane.drop(job_id)
-        if not lane:
+        if not (lane.due.positions or lane.delayed.positions):
             del lanes[name]
 
 
@@ -51,8 +51,10 @@ class Lane:
 
     def drop(self, job_id: JobId) -> None:
         """Take a job out, if it is here."""
-        self.due.drop(job_id)
-        self.delayed.drop(job_id)
+        if job_id in self.due.positions:
+            self.due.drop(job_id)
+        elif job_id in self.delayed.positions:
+            self.delayed.drop(job_id)
 
     def promote(self, most: int, find: Callable[[JobId], Entry], rank: Rank, now: int) -> int:
         """Make jobs claimable that have become due, earliest first; return how many."""

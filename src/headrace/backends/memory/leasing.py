@@ -11,6 +11,7 @@ from headrace.seam.records import Claim, Leased, Reaped
 from headrace.types import SECTIONS, JobState
 
 _NOTHING: tuple[str, ...] = ()
+_RUNNING = JobState.RUNNING
 
 
 class MemoryTaken(Taken):
@@ -30,8 +31,8 @@ class Leasing:
 
     def lease(self, candidates: Iterator[Entry], taken: MemoryTaken, most: int, now: int) -> Iterator[Entry]:
         """Lease up to ``most`` jobs, and return each before the next is drawn."""
-        req = taken.req
-        while most > 0 and taken.left and (entry := next(candidates, None)) is not None:
+        req, most = taken.req, min(most, taken.left)
+        while most > 0 and taken.bytes > 0 < taken.visits and (entry := next(candidates, None)) is not None:
             if entry.expires_at is not None and entry.expires_at <= now:
                 self._store.end(entry, JobState.CANCELLED, "expired")
                 taken.expired.append(reaped(entry))
@@ -39,31 +40,32 @@ class Leasing:
                 taken.passed.append(entry)
             else:
                 taken.jobs.append(self._lease(entry, req, now))
-                taken.bytes -= entry.measure() - _spared(entry, req.want)
+                taken.bytes -= entry.measure() if req.want is None else entry.measure() - _spared(entry, req.want)
                 most -= 1
                 yield entry
 
     def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
-        entry.epoch = max(entry.epoch + 1, now)
+        epoch = entry.epoch = entry.epoch + 1 if entry.epoch >= now else now
         begun, entry.begun = entry.begun, True
         entry.begun_before = begun
+        max_attempts, timeout, result_ttl = entry.carried
         entry.holder = req.holder
         entry.lease_until = now + req.lease_for
-        self._store.move(entry, JobState.RUNNING)
+        self._store.move(entry, _RUNNING)
         cells, left = dict(entry.cells), _NOTHING
         if req.want is not None:
             left = tuple([name for name in SECTIONS if name in cells and name not in req.want])
             cells = {name: cell for name, cell in cells.items() if name in req.want}
         return Leased(
-            entry.id, entry.queue, entry.task, cells, entry.epoch, entry.tenant, entry.key, entry.priority,
-            entry.run_at, entry.enqueued_at, entry.attempt, entry.lost, *entry.carried, entry.headers, entry.error,
-            entry.group, begun, left,
+            entry.id, entry.queue, entry.task, cells, epoch, entry.tenant, entry.key, entry.priority, entry.run_at,
+            entry.enqueued_at, entry.attempt, entry.lost, max_attempts, timeout, result_ttl, entry.headers,
+            entry.error, entry.group, begun, left,
         )  # fmt: skip
 
 
-def _spared(entry: Entry, want: frozenset[str] | None) -> int:
+def _spared(entry: Entry, want: frozenset[str]) -> int:
     """Bytes of the cells that are not wanted."""
-    return 0 if want is None else sum(len(cell) for name, cell in entry.cells.items() if name not in want)
+    return sum(len(cell) for name, cell in entry.cells.items() if name not in want)
 
 
 def reaped(entry: Entry) -> Reaped:

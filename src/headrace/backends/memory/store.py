@@ -26,6 +26,7 @@ from headrace.seam.policy import OPERATIONS, STORE, Policy
 from headrace.seam.records import WATCHERS, Hint, JobId, Record, Room, carried_by_name
 from headrace.types import JobState
 
+_AVAILABLE, _RUNNING = JobState.AVAILABLE, JobState.RUNNING
 _WAITING = (JobState.AVAILABLE, JobState.PAUSED)
 LIVE = (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED)
 
@@ -66,8 +67,8 @@ class MemoryStore:
         self.chosen: dict[str, tuple[str, int]] = {}
         """By queue: the chosen holder, which makes room for jobs on their last chance, and until when."""
         self.counts: Counter[tuple[str, JobState]] = Counter()
-        self._totals: Counter[JobState] = Counter()
-        """The counts of all queues."""
+        self._waiting = 0
+        """Of all queues."""
         self.sizes: Counter[JobState] = Counter()
         """Bytes of jobs: of those that have not ended, as they were when they came."""
         self._ready: defaultdict[str, Lane] = defaultdict(Lane)
@@ -193,47 +194,53 @@ class MemoryStore:
         return None if job_id is None else self.jobs[job_id]
 
     def _enter(self, entry: Entry) -> None:
-        self.counts[entry.queue, entry.state] += 1
-        self._totals[entry.state] += 1
-        if entry.state is JobState.AVAILABLE:
+        state = entry.state
+        self.counts[entry.queue, state] += 1
+        if state is _AVAILABLE:
+            self._waiting += 1
             if entry.group is None or self._stays_called(entry):
                 self.put_back(entry)
-        elif entry.state is JobState.RUNNING:
+        elif state is _RUNNING:
             self.running[entry.id] = entry
             if entry.queue in self.turns:
                 self.turns[entry.queue].start(entry, entry.holder)
-        elif entry.state.terminal:
-            self.ended[entry.state][entry.id] = entry
+        elif state in self.ended:
+            self.ended[state][entry.id] = entry
             entry.size = entry.measure()
-            if entry.state is JobState.FAILED:
+            if state is JobState.FAILED:
                 self.dead.add(entry)
             if entry.expires_at is not None:
                 self._expiring.drop(entry.id)
             if entry.result is not None:
                 self._holding.put(entry.id, entry.held_until)
-        self.sizes[entry.state] += entry.size
+        else:
+            self._waiting += 1
+        self.sizes[state] += entry.size
 
     def _leave(self, entry: Entry) -> None:
-        place = entry.queue, entry.state
-        self._totals[entry.state] -= 1
-        self.sizes[entry.state] -= entry.size
+        state = entry.state
+        place = entry.queue, state
+        self.sizes[state] -= entry.size
         left = self.counts[place] - 1
         if left:
             self.counts[place] = left
         else:
             self.counts.pop(place, None)
-        if entry.state is JobState.AVAILABLE:
+        if state is _AVAILABLE:
+            self._waiting -= 1
             self._not_ready(entry)
-        elif entry.state is JobState.RUNNING:
+        elif state is _RUNNING:
             del self.running[entry.id]
             entry.progress = None
             if entry.queue in self.turns and self.turns[entry.queue].stop(entry, self.now):
                 self.publish(f"queue:{entry.queue}")
-        elif entry.state.terminal:
-            del self.ended[entry.state][entry.id]
-            if entry.state is JobState.FAILED:
+        elif state in self.ended:
+            del self.ended[state][entry.id]
+            if state is JobState.FAILED:
                 self.dead.remove(entry)
             self._holding.drop(entry.id)
+        else:
+            self._waiting -= 1
 
     # -- groups
 
@@ -299,7 +306,7 @@ class MemoryStore:
     def full(self, queue: str) -> Room | None:
         """The limit that lets no further job wait: of all queues together, or of this one."""
         waiting = sum(self.counts.get((queue, state), 0) for state in _WAITING)
-        whole = self._full(STORE, sum(self._totals[state] for state in _WAITING))
+        whole = self._full(STORE, self._waiting)
         return self._full(queue, waiting) if whole is None or (whole.depth and queue == OPERATIONS) else whole
 
     def _full(self, name: str, waiting: int) -> Room | None:
