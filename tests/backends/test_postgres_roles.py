@@ -21,6 +21,7 @@ from psycopg import sql
 from headrace import App, EventKind, never
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres.bulk import THRESHOLD
+from headrace.backends.postgres.statements import calls
 from headrace.backends.postgres.translate import translated
 from headrace.backends.statements import read
 from headrace.errors import ConfigError, JobFailed, Unavailable
@@ -551,10 +552,9 @@ def test_what_acts_for_its_owner_is_not_for_everybody() -> None:
     assert [name for name, config, _ in found if "jit=off" not in config] == []
 
 
-@pytest.mark.parametrize("noun", ["calls", "bind"])
-def test_all_that_a_client_calls_is_somebody_s_right(noun: str) -> None:
+@pytest.mark.parametrize("calls", [calls(), read("headrace.backends.postgres", "bind")], ids=["calls", "bind"])
+def test_all_that_a_client_calls_is_somebody_s_right(calls: dict[str, str]) -> None:
     """But for COPY, which is for the owner: others send large rows as they send all."""
-    calls = read("headrace.backends.postgres", noun)
     statements = " ".join(text for name, text in calls.items() if not name.startswith("bulk_"))
     rights = {name for [name] in ask(OWNER, "SELECT name FROM {s}.rights")}
     assert set(re.findall(r"(?<!::)\{schema\}\.(\w+)", statements)) - rights == set()

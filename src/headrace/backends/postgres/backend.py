@@ -41,13 +41,13 @@ from headrace.backends.postgres.parts import PostgresParts
 from headrace.backends.postgres.policies import PostgresPolicies
 from headrace.backends.postgres.references import PostgresReferences
 from headrace.backends.postgres.schema import Migrator
+from headrace.backends.postgres.statements import calls
 from headrace.backends.postgres.tables import PostgresTables
 from headrace.backends.postgres.ticks import PostgresTicks
 from headrace.backends.postgres.tracks import PostgresTracks
 from headrace.backends.postgres.transfers import PostgresTransfers
 from headrace.backends.postgres.translate import allowed
 from headrace.backends.refusal import NotLetIn, NotThere
-from headrace.backends.statements import read
 from headrace.backends.states import CODES, STATES
 from headrace.errors import BackendError, ConfigError, SchemaMismatch
 from headrace.seam import records as r
@@ -576,11 +576,11 @@ def _seals(seal: bytes) -> dict[str, Then]:
 
 def _statements(schema: str, *, confined: bool = False) -> dict[str, str]:
     """What is sent, by name."""
-    calls = read(__package__, "calls")
+    sent = calls()
     if confined:
-        calls = {name: _UNCONFINED.sub(r"{schema}.own_\1", call) for name, call in calls.items()}
+        sent = {name: _UNCONFINED.sub(r"{schema}.own_\1", call) for name, call in sent.items()}
     quoted = sql.Identifier(schema).as_string(None).replace("%", "%%")
-    return {name: call.replace("{columns}", COLUMNS).replace("{schema}", quoted) for name, call in calls.items()}
+    return {name: call.replace("{columns}", COLUMNS).replace("{schema}", quoted) for name, call in sent.items()}
 
 
 def _codes(states: Iterable[JobState]) -> Smallints:
