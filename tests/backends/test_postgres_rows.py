@@ -37,7 +37,7 @@ def url() -> Iterator[str]:
         connection.execute("DROP DATABASE rows WITH (FORCE)")
 
 
-SENT = [(name, {column.name: column.kind for column in columns}) for name, columns in TYPES.values()]
+SENT = [(name, {column.name: column.kind for column in columns}) for name, columns in TYPES.items()]
 ANSWERED = [("notice", NOTICE), *((f"{name}_row", columns) for name, columns in NOTICES.items())]
 
 

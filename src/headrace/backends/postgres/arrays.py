@@ -2,108 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct, pack
+from typing import Any, TypeVar
 
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, adapters
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
 
-from headrace.backends.postgres.composites import TYPES, Rows, numbered
+from headrace.backends.postgres.composites import (
+    BIGINT,
+    BOOLEAN,
+    BYTEA,
+    INTEGER,
+    SMALLINT,
+    TEXT,
+    UUID,
+    Kind,
+    Rows,
+    numbered,
+)
 from headrace.seam.records import JobId
 
-_HEADER = Struct("!iiiii")
-_LENGTH = Struct("!i")
-_NULL = b"\xff\xff\xff\xff"
+_HEADER = Struct("!iiiii").pack
 
 
-class _Array(bytes):
-    """An array as it travels."""
+class Array(bytes):
+    """An array as it travels. Those of each type are of a class of their own, by which the driver knows the type."""
 
 
-class Uuids(_Array):
-    """``uuid[]``."""
+T = TypeVar("T")
+Pack = Callable[[Sequence[T]], Array]
+
+_DUMPERS: dict[type[Array], type[Dumper]] = {}
 
 
-class Smallints(_Array):
-    """``smallint[]``."""
+def _array(kind: Kind, join: Callable[[Sequence[Any]], bytes] | None = None) -> Pack[Any]:
+    """``join`` makes the elements of many values, where that is faster than one by one."""
+    type_ = adapters.types[kind.name]
+    oid, bare = type_.oid, kind.bare
+
+    class Typed(Array):
+        """Of this type."""
+
+    _DUMPERS[Typed] = _dumper(type_.array_oid)
+    empty = Typed(pack("!iii", 0, 0, oid))
+
+    def packed(values: Sequence[Any]) -> Array:
+        count = len(values)
+        if not count:
+            return empty
+        if values.count(values[0]) == count:  # most batches are all alike in most columns
+            return Typed(_HEADER(1, 1, oid, count, 1) + bare(values[0]) * count)
+        return Typed(_HEADER(1, 1, oid, count, 1) + (join(values) if join else b"".join(map(bare, values))))
+
+    return packed
 
 
-class Integers(_Array):
-    """``integer[]``."""
+def _dumper(array_oid: int) -> type[Dumper]:
+    class AsItIs(Dumper):
+        format = Format.BINARY
+        oid = array_oid
+
+        def dump(self, obj: Array) -> Buffer:
+            return obj
+
+    return AsItIs
 
 
-class Bigints(_Array):
-    """``bigint[]``."""
-
-
-class Texts(_Array):
-    """``text[]``."""
-
-
-class Byteas(_Array):
-    """``bytea[]``."""
-
-
-class Booleans(_Array):
-    """``boolean[]``."""
-
-
-def _header(oid: int, count: int) -> bytes:
-    return _HEADER.pack(1, 1, oid, count, 1) if count else pack("!iii", 0, 0, oid)
-
-
-def uuids(ids: Sequence[JobId]) -> Uuids:
-    """Ids, which are 16 bytes each."""
-    size = b"\0\0\0\x10"
-    return Uuids(_header(2950, len(ids)) + (size + size.join(ids) if ids else b""))
-
-
-def smallints(values: Sequence[int | None]) -> Smallints:
-    """Small numbers."""
-    return Smallints(_header(21, len(values)) + _numbers(values, Struct("!ih"), 2))
-
-
-def integers(values: Sequence[int | None]) -> Integers:
-    """Numbers."""
-    return Integers(_header(23, len(values)) + _numbers(values, Struct("!ii"), 4))
-
-
-def bigints(values: Sequence[int | None]) -> Bigints:
-    """Large numbers."""
-    return Bigints(_header(20, len(values)) + _numbers(values, Struct("!iq"), 8))
-
-
-def booleans(values: Sequence[bool]) -> Booleans:
-    """Truths."""
-    return Booleans(
-        _header(16, len(values)) + b"".join([b"\0\0\0\1\1" if value else b"\0\0\0\1\0" for value in values])
-    )
-
-
-def texts(values: Sequence[str | None]) -> Texts:
-    """Texts."""
-    return Texts(_header(25, len(values)) + _blobs([None if value is None else value.encode() for value in values]))
-
-
-def byteas(values: Sequence[bytes | None]) -> Byteas:
-    """Bytes."""
-    return Byteas(_header(17, len(values)) + _blobs(values))
-
-
-def _numbers(values: Sequence[int | None], shape: Struct, size: int) -> bytes:
-    first = values[0] if values else None
-    if values.count(first) == len(values):  # most batches are all alike in most columns
-        return (_NULL if first is None else shape.pack(size, first)) * len(values)
-    return b"".join([_NULL if value is None else shape.pack(size, value) for value in values])
-
-
-def _blobs(values: Sequence[bytes | None]) -> bytes:
-    first = values[0] if values else None
-    if first is None and values.count(None) == len(values):
-        return _NULL * len(values)
-    length = _LENGTH.pack
-    return b"".join([_NULL if value is None else length(len(value)) + value for value in values])
+_SIXTEEN = b"\0\0\0\x10"
+uuids: Pack[JobId] = _array(UUID, lambda ids: _SIXTEEN + _SIXTEEN.join(ids))
+smallints: Pack[int | None] = _array(SMALLINT)
+integers: Pack[int | None] = _array(INTEGER)
+bigints: Pack[int | None] = _array(BIGINT)
+texts: Pack[str | None] = _array(TEXT)
+byteas: Pack[bytes | None] = _array(BYTEA)
+booleans: Pack[bool] = _array(BOOLEAN)
 
 
 class _RawId(Loader):
@@ -115,38 +89,12 @@ class _RawId(Loader):
         return bytes(data)
 
 
-_OIDS: dict[type[_Array], int] = {
-    Uuids: 2951,
-    Smallints: 1005,
-    Integers: 1007,
-    Bigints: 1016,
-    Texts: 1009,
-    Byteas: 1001,
-    Booleans: 1000,
-}
-
-
-def _dumper(array: type[_Array], array_oid: int) -> type[Dumper]:
-    class AsItIs(Dumper):
-        format = Format.BINARY
-        oid = array_oid
-
-        def dump(self, obj: _Array) -> Buffer:
-            return obj
-
-    AsItIs.__name__ = f"{array.__name__}Dumper"
-    return AsItIs
-
-
-_DUMPERS = {array: _dumper(array, oid) for array, oid in _OIDS.items()}
-
-
-def _rows_dumper(type_name: str, types: Mapping[str, int]) -> type[Dumper]:
+def _rows_dumper(types: Mapping[str, int]) -> type[Dumper]:
     class Numbered(Dumper):
         format = Format.BINARY
 
         def dump(self, obj: Rows) -> Buffer:
-            return numbered(obj, types[type_name])
+            return numbered(obj, types[obj.type])
 
     return Numbered
 
@@ -155,6 +103,5 @@ def register(connection: Connection[object] | AsyncConnection[object], types: Ma
     """Teach a connection these types; ``types`` are the server's numbers of the composite ones, by name."""
     for array, dumper in _DUMPERS.items():
         connection.adapters.register_dumper(array, dumper)
-    for rows, (name, _) in TYPES.items():
-        connection.adapters.register_dumper(rows, _rows_dumper(name, types))
+    connection.adapters.register_dumper(Rows, _rows_dumper(types))
     connection.adapters.register_loader("uuid", _RawId)

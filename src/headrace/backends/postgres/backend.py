@@ -24,7 +24,7 @@ from headrace.backends.listed_workers import claiming_from
 from headrace.backends.portions import Costs, Portions, of_selection
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.archive import PostgresEnds, PostgresRemovals
-from headrace.backends.postgres.arrays import Smallints, bigints, byteas, smallints, texts, uuids
+from headrace.backends.postgres.arrays import Array, bigints, byteas, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import COLUMNS, Bulk
 from headrace.backends.postgres.checks import SETTINGS, Fact, commits, transport
@@ -583,7 +583,7 @@ def _statements(schema: str, *, confined: bool = False) -> dict[str, str]:
     return {name: call.replace("{columns}", COLUMNS).replace("{schema}", quoted) for name, call in sent.items()}
 
 
-def _codes(states: Iterable[JobState]) -> Smallints:
+def _codes(states: Iterable[JobState]) -> Array:
     return smallints(sorted(CODES[state] for state in states))
 
 

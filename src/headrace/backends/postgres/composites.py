@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, repeat
 from operator import attrgetter
 from struct import Struct, pack, pack_into
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from headrace.backends.states import CODES
-from headrace.seam.records import CARRIED, CARRIED_TEXTS, Row, Settlement
-from headrace.seam.references import RESULT, Swap
-from headrace.seam.ticks import Schedule
-from headrace.seam.transfers import Parcel
+from headrace.seam.records import CARRIED, CARRIED_TEXTS, Row
+from headrace.seam.references import RESULT
 from headrace.types import SECTIONS
 
 _ARRAY = Struct("!iiiii").pack
@@ -91,6 +89,7 @@ BOOLEAN = _number("boolean", 16, "?")
 SMALLINT = _number("smallint", 21, "h")
 INTEGER = _number("integer", 23, "i")
 BIGINT = _number("bigint", 20, "q")
+_KINDS = {kind.name: kind for kind in (UUID, TEXT, BYTEA, BOOLEAN, SMALLINT, INTEGER, BIGINT)}
 
 
 Columns = Mapping[str, Kind]
@@ -141,28 +140,7 @@ class Column(NamedTuple):
 class Rows(bytearray):
     """An array of a composite type as it travels. The number of the type is the server's to give, and is filled in."""
 
-
-_Kind = TypeVar("_Kind", bound=Rows)
-
-
-class JobRows(Rows):
-    """``job_row[]``."""
-
-
-class SettlementRows(Rows):
-    """``settlement_row[]``."""
-
-
-class SwapRows(Rows):
-    """``swap_row[]``."""
-
-
-class ScheduleRows(Rows):
-    """``schedule_row[]``."""
-
-
-class ParcelRows(Rows):
-    """``parcel_row[]``."""
+    type: str
 
 
 def _cell(name: str) -> Column:
@@ -173,105 +151,53 @@ def _seen(name: str) -> Column:
     return Column(f"seen_{name}", BYTEA, "seen", lambda cells: cells.get(name))
 
 
-def _same(name: str, kind: Kind) -> Column:
-    return Column(name, kind, name)
-
-
-def _whole(name: str, kind: Kind) -> Column:
-    return Column(name, kind, f"job.{name}")
+def _same(columns: str, *, of: str = "") -> list[Column]:
+    """Columns as SQL has them, each from the attribute of its name."""
+    return [Column(name, _KINDS[kind], of + name) for name, kind in map(str.split, columns.split(","))]
 
 
 _CARRIED = {name: TEXT if name in CARRIED_TEXTS else BIGINT for name in CARRIED} | {"max_attempts": INTEGER}
 """The types of carried options."""
 JOB = (
-    _same("id", UUID),
-    _same("queue", SMALLINT),
-    _same("task", TEXT),
-    _same("tenant", TEXT),
-    _same("key", TEXT),
-    _same("priority", SMALLINT),
-    _same("delay", BIGINT),
-    _same("run_at", BIGINT),
-    _same("expires", BIGINT),
-    *[_same(name, kind) for name, kind in _CARRIED.items()],
-    _same("headers", BYTEA),
-    _same("reply_to", TEXT),
-    _same("hold_failed", BOOLEAN),
-    _same("key_until", SMALLINT),
-    _same("replaces", SMALLINT),
+    *_same("id uuid, queue smallint, task text, tenant text, key text, priority smallint"),
+    *_same("delay bigint, run_at bigint, expires bigint"),
+    *[Column(name, kind, name) for name, kind in _CARRIED.items()],
+    *_same("headers bytea, reply_to text, hold_failed boolean, key_until smallint, replaces smallint"),
     Column("group_name", TEXT, "group"),
     *map(_cell, SECTIONS),
 )
 """``job_row``. Its queue is a number among the names that are sent along."""
-SETTLEMENT = (
-    _same("id", UUID),
-    _same("epoch", BIGINT),
-    _same("holder", TEXT),
+_SETTLEMENT = (
+    *_same("id uuid, epoch bigint, holder text"),
     Column("state", SMALLINT, "state", CODES.__getitem__),
-    _same("delay", BIGINT),
-    _same("run_at", BIGINT),
-    _same("failed_attempt", BOOLEAN),
-    _same("keep_lost", BOOLEAN),
-    _same("unbegun", BOOLEAN),
-    _same("queue", TEXT),
-    _same("priority", SMALLINT),
+    *_same("delay bigint, run_at bigint, failed_attempt boolean, keep_lost boolean, unbegun boolean, queue text"),
+    *_same("priority smallint"),
     Column("mask", SMALLINT, "cells", lambda cells: mask(frozenset(cells or ()))),
     *map(_cell, SECTIONS),
-    _same("error", BYTEA),
-    _same("reason", TEXT),
-    _same("result", BYTEA),
-    _same("result_ttl", BIGINT),
-    _same("keep", BOOLEAN),
+    *_same("error bytea, reason text, result bytea, result_ttl bigint, keep boolean"),
     Column("spawned", INTEGER, "spawn", len),
 )
-"""``settlement_row``."""
-SWAP = (_same("id", UUID), *map(_seen, (*SECTIONS, RESULT)), *map(_cell, (*SECTIONS, RESULT)))
-"""``swap_row``."""
-SCHEDULE = (
-    _same("name", TEXT),
+_SWAP = (*_same("id uuid"), *map(_seen, (*SECTIONS, RESULT)), *map(_cell, (*SECTIONS, RESULT)))
+_SCHEDULE = (
+    *_same("name text"),
     Column("uid", MAYBE_UUID, "uid", lambda uid: uid or None),
-    _same("queue", TEXT),
-    _same("definition", BYTEA),
-    _same("tenant", TEXT),
-    _same("plan_priority", SMALLINT),
-    _same("bucket", SMALLINT),
-    _same("enabled", BOOLEAN),
-    _same("slot", BIGINT),
-    _same("look_at", BIGINT),
-    _same("runs", BIGINT),
-    _same("last_slot", BIGINT),
-    _same("last_job", MAYBE_UUID),
-    _same("version", BIGINT),
-    _same("created_at", BIGINT),
-    _same("updated_at", BIGINT),
+    *_same("queue text, definition bytea, tenant text, plan_priority smallint, bucket smallint, enabled boolean"),
+    *_same("slot bigint, look_at bigint, runs bigint, last_slot bigint"),
+    Column("last_job", MAYBE_UUID, "last_job"),
+    *_same("version bigint, created_at bigint, updated_at bigint"),
 )
-"""``schedule_row``: the fields of a ``Schedule``, in order."""
-PARCEL = (
-    _whole("id", UUID),
-    _whole("queue", TEXT),
-    _whole("task", TEXT),
+_PARCEL = (
+    *_same("id uuid, queue text, task text", of="job."),
     Column("state", SMALLINT, "job.state", CODES.__getitem__),
-    _whole("tenant", TEXT),
-    _whole("key", TEXT),
-    _whole("priority", SMALLINT),
-    _whole("run_at", BIGINT),
-    _whole("enqueued_at", BIGINT),
-    _whole("expires_at", BIGINT),
-    _whole("finished_at", BIGINT),
-    _whole("epoch", BIGINT),
-    _whole("attempt", INTEGER),
-    _whole("lost", INTEGER),
-    *[_whole(name, kind) for name, kind in _CARRIED.items()],
-    _whole("headers", BYTEA),
-    _whole("reason", TEXT),
+    *_same("tenant text, key text, priority smallint, run_at bigint, enqueued_at bigint, expires_at bigint", of="job."),
+    *_same("finished_at bigint, epoch bigint, attempt integer, lost integer", of="job."),
+    *[Column(name, kind, f"job.{name}") for name, kind in _CARRIED.items()],
+    *_same("headers bytea, reason text", of="job."),
     *[column._replace(attribute="job.cells") for column in map(_cell, SECTIONS)],
-    _whole("error", BYTEA),
-    _whole("result", BYTEA),
+    *_same("error bytea, result bytea", of="job."),
     Column("group_name", TEXT, "job.group"),
-    _same("held_until", BIGINT),
-    _same("begun", BOOLEAN),
+    *_same("held_until bigint, begun boolean"),
 )
-"""``parcel_row``."""
 
 
 class _Read(NamedTuple):
@@ -286,25 +212,22 @@ def _read(columns: Sequence[Column], *, bare: bool = False) -> _Read:
     return _Read(attrgetter(*[column.attribute for column in columns]), packs)
 
 
-_JOB = _read(JOB)
-_SETTLEMENT = _read(SETTLEMENT)
-_SWAP = _read(SWAP)
-_SCHEDULE = _read(SCHEDULE)
-_PARCEL = _read(PARCEL)
-TYPES: Mapping[type[Rows], tuple[str, Sequence[Column]]] = {
-    JobRows: ("job_row", JOB),
-    SettlementRows: ("settlement_row", SETTLEMENT),
-    SwapRows: ("swap_row", SWAP),
-    ScheduleRows: ("schedule_row", SCHEDULE),
-    ParcelRows: ("parcel_row", PARCEL),
+TYPES = {
+    "job_row": JOB,
+    "settlement_row": _SETTLEMENT,
+    "swap_row": _SWAP,
+    "schedule_row": _SCHEDULE,
+    "parcel_row": _PARCEL,
 }
+"""What is sent, by the type of the schema."""
+_READS = {name: _read(columns) for name, columns in TYPES.items()}
 
 
-def job_rows(rows: Sequence[Row]) -> tuple[list[str], JobRows]:
+def job_rows(rows: Sequence[Row]) -> tuple[list[str], Rows]:
     """The names of the queues of new jobs, and the jobs."""
     names = {row.queue: None for row in rows}
     numbers = {name: number for number, name in enumerate(names, start=1)}
-    return list(names), _packed(JobRows, _JOB, rows, {"queue": numbers.__getitem__})
+    return list(names), rows_of("job_row", rows, {"queue": numbers.__getitem__})
 
 
 _ALONE = _LENGTH(len(JOB)) + UUID.pack(b"")
@@ -336,34 +259,16 @@ def job_row(row: Row) -> bytes:
     )  # fmt: skip
 
 
-def settlement_rows(batch: Sequence[Settlement]) -> SettlementRows:
-    """Settlements."""
-    return _packed(SettlementRows, _SETTLEMENT, batch, {})
-
-
-def swap_rows(batch: Sequence[Swap]) -> SwapRows:
-    """Cells to be replaced."""
-    return _packed(SwapRows, _SWAP, batch, {})
-
-
-def schedule_rows(schedules: Sequence[Schedule]) -> ScheduleRows:
-    """Schedules."""
-    return _packed(ScheduleRows, _SCHEDULE, schedules, {})
-
-
-def parcel_rows(parcels: Sequence[Parcel]) -> ParcelRows:
-    """Whole jobs."""
-    return _packed(ParcelRows, _PARCEL, parcels, {})
-
-
-def _packed(kind: type[_Kind], read: _Read, records: Sequence[Any], derive: Derive) -> _Kind:
-    """The array. It is made in place: a large cell in it is copied no more often than it must be."""
-    if not records:
-        return kind(pack("!iii", 0, 0, 0))
-    array = kind(_ARRAY(1, 0, 0, len(records), 1))
-    for body in _bodies(_LENGTH(len(read.columns)), read, records, derive):
-        array.extend(_LENGTH(len(body)))
-        array.extend(body)
+def rows_of(name: str, records: Sequence[Any], derive: Derive | None = None) -> Rows:
+    """Records as an array of this type. It is made in place: a large cell in it is copied no more often than it must
+    be."""
+    read = _READS[name]
+    array = Rows(_ARRAY(1, 0, 0, len(records), 1) if records else pack("!iii", 0, 0, 0))
+    array.type = name
+    if records:
+        for body in _bodies(_LENGTH(len(read.columns)), read, records, derive or {}):
+            array.extend(_LENGTH(len(body)))
+            array.extend(body)
     return array
 
 

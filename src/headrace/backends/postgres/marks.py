@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.backends.postgres.arrays import Bigints, Smallints, Texts, Uuids, bigints, smallints, texts, uuids
+from headrace.backends.postgres.arrays import Array, bigints, smallints, texts, uuids
 from headrace.seam.records import Claimed, JobId
 
 _SLACK = 2_000
@@ -10,7 +10,7 @@ _EVERY = 0.1
 """Seconds between looks from the beginning, at least; and at most a tenth of the time goes into them."""
 _SHARE = 10.0
 
-Marks = tuple[Texts | None, Smallints | None, Bigints | None, Uuids | None, int | None]
+Marks = tuple[Array | None, Array | None, Array | None, Array | None, int | None]
 NOTHING: Marks = (None, None, None, None, None)
 
 

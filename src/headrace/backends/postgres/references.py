@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from headrace.backends.postgres.composites import swap_rows
+from headrace.backends.postgres.composites import rows_of
 from headrace.backends.postgres.ticks import Call
 from headrace.seam.records import JobId, Stamp
 from headrace.seam.references import Referrer, Swap
@@ -33,4 +33,4 @@ class PostgresReferences:
     async def swap(self, batch: Sequence[Swap], at: Stamp = None) -> list[bool]:
         if not batch:
             return []
-        return [done for [done] in await self._call("swap_cells", swap_rows(batch))]
+        return [done for [done] in await self._call("swap_cells", rows_of("swap_row", batch))]

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from headrace.backends.postgres.arrays import bigints, byteas, texts, uuids
-from headrace.backends.postgres.composites import NOTICE, job_row, job_rows, read_row, settlement_rows
+from headrace.backends.postgres.composites import NOTICE, job_row, job_rows, read_row, rows_of
 from headrace.backends.settlement_checks import check_settled
 from headrace.backends.states import STATES
 from headrace.errors import InvalidJob
@@ -103,7 +103,7 @@ def complete_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
 def finish_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
     """The parameters of ``finish_v1``."""
     check_settled(batch)
-    return settlement_rows(batch), *insert_params([row for s in batch for row in s.spawn])
+    return rows_of("settlement_row", batch), *insert_params([row for s in batch for row in s.spawn])
 
 
 class Notice(NamedTuple):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, booleans, integers, smallints, texts, uuids
-from headrace.backends.postgres.composites import schedule_rows
+from headrace.backends.postgres.composites import rows_of
 from headrace.seam.records import JobId, Stamp, SweepClause, Swept
 from headrace.seam.ticks import (
     Drop,
@@ -105,10 +105,8 @@ def _save_params(batch: Sequence[Save | Drop]) -> tuple[Any, ...]:
         Schedule(name=change.name, uid=b"", queue="", definition=b"") if isinstance(change, Drop) else change.schedule
         for change in batch
     ]
-    return (
-        schedule_rows([replace(one, version=change.expect) for one, change in zip(schedules, batch, strict=True)]),
-        booleans([isinstance(change, Drop) for change in batch]),
-    )
+    expecting = [replace(one, version=change.expect) for one, change in zip(schedules, batch, strict=True)]
+    return rows_of("schedule_row", expecting), booleans([isinstance(change, Drop) for change in batch])
 
 
 def _plan_params(batch: Sequence[Plan]) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from headrace.backends.parcels import not_confirmed, not_open
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, integers, smallints, texts, uuids
-from headrace.backends.postgres.composites import parcel_rows
+from headrace.backends.postgres.composites import rows_of
 from headrace.backends.postgres.ticks import OUTCOMES, Call, Send
 from headrace.seam.records import JobId, JobKey, Stamp
 from headrace.seam.ticks import Tick
@@ -76,7 +76,7 @@ class PostgresTransfers:
             some = [_without_lost_key(parcels[n]) for n in numbers]
             waiting = [(inbox, n) for n, one in enumerate(some, start=1) for inbox in one.inboxes]
             inboxes, waited = texts([inbox for inbox, _ in waiting]), integers([n for _, n in waiting])
-            [[is_open, *_], *rows] = await self._call("arrive", at, leg, parcel_rows(some), inboxes, waited)
+            [[is_open, *_], *rows] = await self._call("arrive", at, leg, rows_of("parcel_row", some), inboxes, waited)
             if not is_open:
                 raise not_open(leg)
             self._tell(rows)
