@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from headrace.backends.archive import MARGIN, End
-from headrace.backends.postgres.ticks import Call
+from headrace.backends.postgres.capability import Call, Capability, Send
 from headrace.backends.states import CODES, STATES
 from headrace.seam.archive import Mark, Removal
 from headrace.seam.records import Stamp
@@ -15,7 +15,7 @@ _FIRST = Mark(-1, bytes(16))
 _LOOKS = 100
 
 
-class PostgresEnds:
+class PostgresEnds(Capability):
     """See :class:`headrace.backends.archive.ListEnds`.
 
     A transaction may end jobs, and commit long after that: then their ends appear among older ones. So every call looks
@@ -23,8 +23,8 @@ class PostgresEnds:
     (Between reading the clock and its first lock a call may wait, but not for longer than ``MARGIN``.)
     """
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, call: Call, send: Send) -> None:
+        super().__init__(call, send)
         self._looks: list[tuple[int, frozenset[str]]] = []
         """When somebody looked, and which transactions there were; oldest first."""
 
@@ -46,11 +46,8 @@ class PostgresEnds:
         return self._looks[0][0] - MARGIN
 
 
-class PostgresRemovals:
+class PostgresRemovals(Capability):
     """See :class:`headrace.backends.archive.Removals`."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
 
     async def after(self, hour: int) -> list[Removal]:
         return sorted(

@@ -116,17 +116,18 @@ class PostgresBackend:
         self._listener = Listener(self._connections, schema, self._crowd, self._ranks) if listen else None
         self._events = PostgresEvents(self._connections, schema) if listen else None
         self.tx = PostgresTransactions(schema, where, lambda: self._connections.session(0))
-        self.ticks = PostgresTicks(self._call, lambda topics: self._notifier.send(topics))
-        self.policies = PostgresPolicies(self._call, lambda topics: self._notifier.send(topics), _COUNT_CAP)
+        means = (self._call, lambda topics: self._notifier.send(topics))
+        self.ticks = PostgresTicks(*means)
+        self.policies = PostgresPolicies(*means, _COUNT_CAP)
         self.tidy = Days(lambda: self._connections, self._call, lambda: self._sql).tidy
-        self.references = PostgresReferences(self._call)
-        self.documents = PostgresDocuments(self._call)
-        self.archive = Archive(PostgresEnds(self._call), self.fetch, PostgresRemovals(self._call))
-        self.tracks = PostgresTracks(self._call)
-        self.transfers = PostgresTransfers(self._call, lambda topics: self._notifier.send(topics))
+        self.references = PostgresReferences(*means)
+        self.documents = PostgresDocuments(*means)
+        self.archive = Archive(PostgresEnds(*means), self.fetch, PostgresRemovals(*means))
+        self.tracks = PostgresTracks(*means)
+        self.transfers = PostgresTransfers(*means)
         self.tables = PostgresTables(lambda sql, params=(): self._connections.rows(sql, params), schema)
-        self.journal = PostgresJournal(self._call)
-        self.parts = PostgresParts(self._call, lambda topics: self._notifier.send(topics))
+        self.journal = PostgresJournal(*means)
+        self.parts = PostgresParts(*means)
         self._way = Way()
         self.migrator = Migrator(self._connections, schema)
         self._opened = False
@@ -367,7 +368,7 @@ class PostgresBackend:
             return await self.finish(batch, at), await self._claim(req, at)  # one of the two is at fault, by itself
         notices = shapes.notices(rows)
         self._tell(notices, batch)
-        states = _completed(batch, ordered, notices) if ordered else _settled(batch, notices)
+        states = shapes.completed(batch, ordered, notices) if ordered else shapes.settled(batch, notices)
         claimed = self._hushed(req, notes, self._claimed(req, rows, notices, marks, began))
         return states, await self._claim_parts.go_on(claimed, others, lambda some: self._claim(some, at))
 
@@ -378,12 +379,12 @@ class PostgresBackend:
             ordered = sorted(batch, key=_ID)
             notices = shapes.notices(await self._call("complete", at, *shapes.complete_params(ordered)))
             self._tell(notices)
-            return _completed(batch, ordered, notices)
+            return shapes.completed(batch, ordered, notices)
         if len(portions := self._portions.of_settlements(batch)) > 1:
             return [state for some in portions for state in await self.finish(some, at)]
         notices = shapes.notices(await self._call("finish", at, *shapes.finish_params(batch)))
         self._tell(notices, batch)
-        return _settled(batch, notices)
+        return shapes.settled(batch, notices)
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         [[lost, busy, cancels, paused, held, epochs, begun, overdue]] = await self._call(
@@ -620,23 +621,3 @@ def _selection(
         unasked,
         sel.reason,
     )
-
-
-def _completed(
-    batch: Sequence[r.Settlement], ordered: list[r.Settlement], notices: Sequence[shapes.Notice]
-) -> list[JobState | None]:
-    """The answers in the order of the batch. It travels by id, so that no two batches wait for each other."""
-    states = _settled(ordered, notices)
-    if ordered == batch:
-        return states
-    found = {s.id: state for s, state in zip(ordered, states, strict=True)}
-    return [found[s.id] for s in batch]
-
-
-def _settled(batch: Sequence[r.Settlement], notices: Sequence[shapes.Notice]) -> list[JobState | None]:
-    states: list[JobState | None] = [s.state for s in batch]
-    for notice in notices:
-        if notice.settled:
-            number, state = notice.settled
-            states[number - 1] = None if state is None else STATES[state]
-    return states

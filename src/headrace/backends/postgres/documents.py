@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.backends.postgres.arrays import texts
-from headrace.backends.postgres.ticks import Call
+from headrace.backends.postgres.capability import Capability
 from headrace.seam.documents import Document
 
 
-class PostgresDocuments:
+class PostgresDocuments(Capability):
     """The operations of a :class:`~headrace.seam.documents.DocumentStore`."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
 
     async def get(self, names: Sequence[str]) -> list[Document | None]:
         if not names:

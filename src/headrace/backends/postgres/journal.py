@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from headrace.backends.postgres.ticks import Call
+from headrace.backends.postgres.capability import Capability
 from headrace.seam.journal import KEPT, JournalEntry
 from headrace.seam.records import Stamp
 
 
-class PostgresJournal:
+class PostgresJournal(Capability):
     """See :class:`headrace.seam.journal.Journal`."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
 
     async def write(self, text: bytes, at: Stamp = None) -> int:
         [[number]] = await self._call("write_journal", at, text, KEPT)

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.backends.postgres.arrays import bigints, texts
-from headrace.backends.postgres.ticks import Call, Send
+from headrace.backends.postgres.capability import Call, Capability, Send
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 from headrace.seam.records import Names, Stamp
 
 
-class PostgresPolicies:
+class PostgresPolicies(Capability):
     """See :class:`headrace.seam.protocol.PolicyStore`."""
 
     def __init__(self, call: Call, send: Send, count_cap: int) -> None:
-        self._call = call
-        self._send = send
+        super().__init__(call, send)
         self._count_cap = count_cap
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:

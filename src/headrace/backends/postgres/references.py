@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from headrace.backends.postgres.capability import Capability
 from headrace.backends.postgres.composites import rows_of
-from headrace.backends.postgres.ticks import Call
 from headrace.seam.records import JobId, Stamp
 from headrace.seam.references import Referrer, Swap
 from headrace.types import SECTIONS
@@ -14,11 +14,8 @@ from headrace.types import SECTIONS
 _FIRST = -1, bytes(16)
 
 
-class PostgresReferences:
+class PostgresReferences(Capability):
     """See :class:`headrace.seam.references.ReferenceStore`."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
 
     async def find(
         self, before: int, after: tuple[int, JobId] | None = None, limit: int = 100, at: Stamp = None

@@ -137,6 +137,27 @@ def rest(rows: Sequence[Sequence[Any]]) -> Rest:
     return Rest(*rows[-1][_END + 2 :])
 
 
+def settled(batch: Sequence[Settlement], notices: Sequence[Notice]) -> list[JobState | None]:
+    """What became of each settlement."""
+    states: list[JobState | None] = [s.state for s in batch]
+    for notice in notices:
+        if notice.settled:
+            number, state = notice.settled
+            states[number - 1] = None if state is None else STATES[state]
+    return states
+
+
+def completed(
+    batch: Sequence[Settlement], ordered: list[Settlement], notices: Sequence[Notice]
+) -> list[JobState | None]:
+    """The same in the order of the batch. It travels by id, so that no two batches wait for each other."""
+    states = settled(ordered, notices)
+    if ordered == batch:
+        return states
+    found = {s.id: state for s, state in zip(ordered, states, strict=True)}
+    return [found[s.id] for s in batch]
+
+
 def leased(rows: Sequence[Sequence[Any]], want: frozenset[str] | None) -> list[Leased]:
     """The jobs of an answer, in order: by their places, or else by (priority, run_at, id)."""
     found = [row for row in rows if row[0] is not None]

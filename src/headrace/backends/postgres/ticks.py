@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, booleans, integers, smallints, texts, uuids
+from headrace.backends.postgres.capability import Capability
 from headrace.backends.postgres.composites import rows_of
-from headrace.seam.records import JobId, Stamp, SweepClause, Swept
+from headrace.seam.records import Stamp, SweepClause, Swept
 from headrace.seam.ticks import (
     Drop,
     Look,
@@ -25,25 +26,12 @@ from headrace.seam.ticks import (
     TickOutcome,
 )
 
-Send = Callable[[Iterable[tuple[str, JobId | None]]], None]
-"""Puts hints on their way."""
-
 OUTCOMES = (TickOutcome.FIRED, TickOutcome.SKIPPED, TickOutcome.MISSED)
 _OVERLAPS = {Overlap.ALLOW: 0, Overlap.SKIP: 1, Overlap.CANCEL: 2}
 
 
-class Call(Protocol):
-    """Runs a statement by its name; its rows."""
-
-    def __call__(self, name: str, *params: Any) -> Awaitable[list[Any]]: ...
-
-
-class PostgresTicks:
+class PostgresTicks(Capability):
     """See :class:`headrace.seam.protocol.TickStore`."""
-
-    def __init__(self, call: Call, send: Send) -> None:
-        self._call = call
-        self._send = send
 
     async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
         if not batch:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.backends.postgres.arrays import bigints, byteas, integers, smallints, texts
-from headrace.backends.postgres.ticks import Call
+from headrace.backends.postgres.capability import Capability
 from headrace.seam.records import Stamp
 from headrace.seam.tracks import Check, Erase, Sheet, Sheets, Tally, Write
 
@@ -15,11 +15,8 @@ _NONE = Sheet(tier="", low=0, version=0, due_at=0)
 """For those that are not written."""
 
 
-class PostgresTracks:
+class PostgresTracks(Capability):
     """The operations of a :class:`~headrace.seam.tracks.TrackStore`."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
 
     async def read(self, tracker: str, points: Sequence[tuple[str, int]], at: Stamp = None) -> Sheets:
         tiers, numbers = [tier for tier, _ in points], [point for _, point in points]

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from headrace.backends.parcels import not_confirmed, not_open
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, integers, smallints, texts, uuids
+from headrace.backends.postgres.capability import Call, Capability, Send
 from headrace.backends.postgres.composites import rows_of
-from headrace.backends.postgres.ticks import OUTCOMES, Call, Send
+from headrace.backends.postgres.ticks import OUTCOMES
 from headrace.seam.records import JobId, JobKey, Stamp
 from headrace.seam.ticks import Tick
 from headrace.seam.transfers import HeldKey, Parcel, Side
@@ -24,12 +25,11 @@ _FORGOTTEN = 5_000
 _NOBODY = bytes(16)
 
 
-class PostgresTransfers:
+class PostgresTransfers(Capability):
     """The operations of a :class:`~headrace.seam.transfers.TransferStore`."""
 
     def __init__(self, call: Call, send: Send) -> None:
-        self._call = call
-        self._send = send
+        super().__init__(call, send)
         self._unsettled: frozenset[str] | None = None
         """Transactions that were seen when the caller began to wait."""
 
