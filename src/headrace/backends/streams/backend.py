@@ -73,7 +73,9 @@ class StreamsBackend:
         self._claiming = Claiming(truth, self._windows, self._relay, self._deliveries, self.options.window)
         self._changing = Changing(truth, self._windows, self._relay, self._deliveries)
         self._quickly, self._patiently = Patience(_PATIENCE), Patience(_ANSWER)
-        self._reading = Reading(truth, self._windows, self._changing, self._patiently)
+        reading = Reading(truth, self._windows, self._changing, self._patiently)
+        self.fetch, self.scan, self.stats = reading.fetch, reading.scan, reading.stats
+        self.alter, self.sweep, self.now = self._changing.alter, truth.sweep, truth.now
         self._notes = truth.tell_by(self._tell)
         self._signals = WindowListener(connections, prefix, lambda _: self._windows.base, endpoint.where)
         self.hints = None if truth.hints is None else BothHints(truth.hints, self._signals)
@@ -118,9 +120,6 @@ class StreamsBackend:
         await self._notes.flush()
         await self._windows.connections.close()
         await self.truth.close()
-
-    async def now(self, at: r.Stamp = None) -> int:
-        return await self.truth.now(at)
 
     async def checks(self, kept: int = 0) -> list[tuple[str, str, str, str]]:
         """What is worth knowing of both servers, and of the way to them."""
@@ -204,7 +203,7 @@ class StreamsBackend:
             again = [s for s in unsure if _lease(s) in found.leases]
             late = dict(zip(map(_lease, again), await self.truth.finish_given(again, found, at), strict=True))
             states = [late.get(_lease(s)) if state is None else state for s, state in zip(batch, states, strict=True)]
-        given = self._deliveries.of(batch)
+        given = self._deliveries.by_queue(map(_lease, batch))
         with suppress(BackendError):
             for queue, some in given.items():
                 await self._quickly(partial(self._windows.settle, queue, some, at))
@@ -212,7 +211,7 @@ class StreamsBackend:
         return states
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
-        given = self._deliveries.by_queue(beat.leases, beat.holder)
+        given = self._deliveries.by_queue((job_id, epoch, beat.holder) for job_id, epoch in beat.leases)
         mine: set[tuple[r.JobId, int]] = set()
         unsure = {pair for pairs in given.values() for pair in pairs}
         with suppress(TimeoutError, BackendError):
@@ -273,25 +272,6 @@ class StreamsBackend:
             await self._changing.watch(at)
             return req.holder is None or self._pulse.is_steady(now, req.gap, req.steady)
         return False
-
-    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
-        return await self._changing.alter(sel, change, at)
-
-    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
-        return await self.truth.sweep(clause, at)
-
-    # -- reading
-
-    async def fetch(
-        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str] = frozenset(), at: r.Stamp = None
-    ) -> list[r.Record | None]:
-        return await self._reading.fetch(names, want, at)
-
-    async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
-        return await self._reading.scan(sel, after, limit, at)
-
-    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
-        return await self._reading.stats(queues, at)
 
 
 def _share(beat: r.Beat) -> float:

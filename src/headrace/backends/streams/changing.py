@@ -44,8 +44,8 @@ class Changing:
 
     async def take_over_named(self, beat: r.Beat, at: r.Stamp) -> None:
         """PostgreSQL keeps the progress of jobs with their leases."""
-        meant = [(job_id, epoch) for job_id, epoch in beat.leases if job_id in beat.progress]
-        for queue, given in self._deliveries.by_queue(meant, beat.holder).items():
+        meant = [(job_id, epoch, beat.holder) for job_id, epoch in beat.leases if job_id in beat.progress]
+        for queue, given in self._deliveries.by_queue(meant).items():
             with suppress(BackendError):
                 found = await self._windows.find(queue, [job_id for job_id, _ in given], at)
                 await self._hand_over(queue, [one for one in found if (one.id, one.epoch) in given], at)
@@ -55,7 +55,7 @@ class Changing:
         records = await self._truth.fetch(names, at=at)
         return [one for one in records if one is not None and one.state is JobState.AVAILABLE]
 
-    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp) -> list[r.Altered]:
+    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         """See :meth:`headrace.seam.protocol.Backend.alter`."""
         if sel.ids is None and sel.keys is None:
             queues = await self._windows.queues(at) if sel.queue is None else [sel.queue]

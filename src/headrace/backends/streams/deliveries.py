@@ -56,15 +56,6 @@ class Deliveries:
         for one in found:
             self._given[one.id] = _Given(queue, one.epoch, one.holder, one.floor)
 
-    def of(self, batch: Sequence[Settlement]) -> dict[str, list[tuple[JobId, int]]]:
-        """Those that are settled, by queue."""
-        found: dict[str, list[tuple[JobId, int]]] = {}
-        for s in batch:
-            given = self._given.get(s.id)
-            if given is not None and given.epoch == s.epoch and given.holder == s.holder:
-                found.setdefault(given.queue, []).append((s.id, s.epoch))
-        return found
-
     def known(self, batch: Sequence[Settlement]) -> Known:
         """Those that are settled, of the highest floor: what was given out under a lower one counts no more."""
         floors = {(s.id, s.epoch, s.holder): floor for s in batch if (floor := self.floor_of(s)) is not None}
@@ -76,12 +67,12 @@ class Deliveries:
         given = self._given.get(s.id)
         return given.floor if given is not None and given[1:3] == (s.epoch, s.holder) else None
 
-    def by_queue(self, leases: Sequence[tuple[JobId, int]], holder: str) -> dict[str, list[tuple[JobId, int]]]:
-        """Those that are named, by queue."""
+    def by_queue(self, leases: Iterable[tuple[JobId, int, str]]) -> dict[str, list[tuple[JobId, int]]]:
+        """Those of these ids, epochs and holders, by queue."""
         found: dict[str, list[tuple[JobId, int]]] = {}
-        for job_id, epoch in leases:
+        for job_id, epoch, holder in leases:
             given = self._given.get(job_id)
-            if given is not None and given.epoch == epoch and given.holder == holder:
+            if given is not None and given[1:3] == (epoch, holder):
                 found.setdefault(given.queue, []).append((job_id, epoch))
         return found
 

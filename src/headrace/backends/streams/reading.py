@@ -33,14 +33,14 @@ class Reading:
         self._patience = patience
 
     async def fetch(
-        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str], at: r.Stamp
+        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str] = frozenset(), at: r.Stamp = None
     ) -> list[r.Record | None]:
         """See the protocol."""
         records = await self._truth.fetch(names, want, at)
         told = iter(await self._told([one for one in records if one is not None], at))
         return [None if one is None else next(told) for one in records]
 
-    async def scan(self, sel: r.Selector, after: str | None, limit: int, at: r.Stamp) -> r.Page:
+    async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         """See the protocol. Only to list what runs, and not what waits, deliveries become leases."""
         wanted = sel.states
         if wanted is not None and JobState.RUNNING in wanted and JobState.AVAILABLE not in wanted:
@@ -50,7 +50,7 @@ class Reading:
         told = await self._told(page.records, at)
         return replace(page, records=[one for one in told if wanted is None or one.state in wanted])
 
-    async def stats(self, queues: Sequence[str] | None, at: r.Stamp) -> r.Stats:
+    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         """See the protocol. The age of the oldest due job is that of the first in the window, where many were given
         out."""
         numbers: dict[str, Numbers] = {}

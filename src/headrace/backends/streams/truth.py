@@ -15,7 +15,6 @@ from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, texts, uuids
 from headrace.backends.postgres.hints import Notifier
-from headrace.backends.states import STATES
 from headrace.backends.streams.deliveries import Delivery, Known
 from headrace.errors import BackendError
 from headrace.seam import records as r
@@ -223,15 +222,14 @@ class Truth(PostgresBackend):
             named = given.floor, uuids([job_id for job_id, _, _ in given.leases])
             notices = shapes.notices(await self._call("complete_given", at, *shapes.complete_params(ordered), *named))
             self._tell(notices)
-            states = {s.id: state for s, state in zip(ordered, _settled(ordered, notices), strict=True)}
-            return [states[s.id] for s in batch]
+            return shapes.completed(batch, ordered, notices)
         if len(portions := self._portions.of_settlements(batch)) > 1:
             return [state for some in portions for state in await self.finish_given(some, given, at)]
         ids, epochs, holders = zip(*given.leases, strict=True)
         taken = given.floor, uuids(list(ids)), bigints(list(epochs)), texts(list(holders))
         notices = shapes.notices(await self._call("finish_given", at, *shapes.finish_params(batch), *taken))
         self._tell(notices, batch)
-        return _settled(batch, notices)
+        return shapes.settled(batch, notices)
 
 
 def _before(one: Candidate, other: Candidate) -> bool:
@@ -245,12 +243,3 @@ def _arrays(found: Sequence[Delivery]) -> tuple[Any, ...]:
         texts([one.holder for one in found]),
         bigints([one.left for one in found]),
     )
-
-
-def _settled(batch: Sequence[r.Settlement], notices: Sequence[shapes.Notice]) -> list[JobState | None]:
-    states: list[JobState | None] = [s.state for s in batch]
-    for notice in notices:
-        if notice.settled:
-            number, state = notice.settled
-            states[number - 1] = None if state is None else STATES[state]
-    return states
