@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 
 import psycopg
 from psycopg import errors as pg
@@ -43,38 +44,13 @@ REMEMBERED = (pg.ReadOnlySqlTransaction, pg.QueryCanceled, pg.FeatureNotSupporte
 """What a session may say only because of what it remembers: settings of the role when it began, and shapes of answers
 that have changed since."""
 
+_ROLES = files(__package__).joinpath("migrations", "0013_roles.sql").read_text("utf-8")
 _PARTS = {
-    "producer": (
-        "insert_v1", "insert_one_v1", "enqueue_v1", "ask_v1", "fetch_v1", "save_v1", "find_v1", "due_v1", "plan_v1",
-        "history_v1", "documents_v1", "usage_v1", "sheets_v1", "walk_sheets_v1", "write_sheets_v1", "tally_sheets_v1",
-        "sources_v1", "positions_v1", "advance_v1",
-        "read_parts_v1", "name_streams_v1", "in_charge_v1", "workers_of_v1", "oldest_waiting_v1", "delayed_v1",
-    ),
-    "worker": (
-        "claim_v1", "complete_and_claim_v1", "complete_v1", "complete_bound_v1", "finish_v1", "renew_v1", "reap_v1",
-        "note_v1", "set_aside_v1", "ranks_v1", "seal_v1", "relay_v1", "find_documents_v1", "due_sheets_v1",
-        "send_parts_v1",
-        "raise_floor_v1", "take_over_v1", "complete_given_v1", "finish_given_v1", "open_queue_v1", "shut_queue_v1",
-        "candidates_v1", "feed_v1", "watch_streams_v1",
-    ),
-    "janitor": (
-        "sweep_v1", "sweep_results_v1", "sweep_keys_v1", "sweep_tenants_v1", "begin_duty_v1", "end_duty_v1",
-        "lockers_v1", "make_day_v1", "drop_day_v1", "settle_day_v1", "forget_queues_v1", "alter_v1", "ask_v1",
-        "pause_v1", "matching_v1", "save_policy_v1", "limit_tenant_v1", "forget_removals_v1",
-        "sweep_ticks_v1", "referring_v1", "swap_cells_v1", "sweep_named_v1", "ends_v1", "ending_v1", "put_document_v1",
-        "write_journal_v1", "reserve_v1",
-        "open_leg_v1", "close_leg_v1", "depart_v1", "parcels_v1", "arrive_v1", "confirm_v1", "ledger_v1",
-        "held_keys_v1", "hold_keys_v1", "add_ticks_v1", "settling_v1",
-    ),
-    "reader": (
-        "fetch_v1", "matching_v1", "stats_v1", "places_v1", "workers_v1", "jobs_v1", "queues_v1", "find_v1",
-        "due_v1", "history_v1", "documents_v1", "find_documents_v1", "usage_v1",
-        "sheets_v1", "walk_sheets_v1", "tally_sheets_v1", "read_journal_v1", "read_parts_v1", "policies_v1",
-        "tenants_v1", "group_v1", "removals_v1",
-        "name_streams_v1", "in_charge_v1", "workers_of_v1", "oldest_waiting_v1", "delayed_v1",
-    ),
-}  # fmt: skip
-"""The least that gives the right to each; ``matching_v1`` is asked for first by whoever changes jobs."""
+    part: set(re.findall(r"'(\w+_v1)'", names))
+    for part, names in re.findall(r"\('(\w+)', ARRAY\[(.*?)\]", _ROLES, re.S)
+}
+"""What each part may call, as the migration says."""
+_PARTS["janitor"].add("matching_v1")  # is asked for first by whoever changes jobs
 _MORE = {"producer": "worker", "reader": "janitor"}
 """The part that has the rights of another one too."""
 
@@ -137,7 +113,7 @@ def allowed(statement: str) -> frozenset[str]:
 
 def _least(said: str) -> list[str]:
     named = {word.removeprefix("own_") for word in re.findall(r"\w+", said)}
-    return [part for part, names in _PARTS.items() if named & set(names)]
+    return [part for part, names in _PARTS.items() if named & names]
 
 
 def _remedy(said: str) -> str:
