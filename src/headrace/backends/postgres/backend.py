@@ -7,6 +7,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -105,12 +106,14 @@ class PostgresBackend:
         self._url = url
         self._where = where
         self._schema = schema
-        self._size = size
         self._listen = listen
         self._prepare = prepare
         self._migrate = migrate
-        self._copy = copy
-        self._connections = self._connect()
+        self._again = partial(
+            type(self), url, where=where, schema=schema, size=size, listen=listen, prepare=prepare, migrate=migrate,
+            copy=copy,
+        )  # fmt: skip
+        self._connections = self._connect(size)
         self._notifier = self._tell_by(self._connections)
         self._crowd = Crowd()
         self._listener = Listener(self._connections, schema, self._crowd, self._ranks) if listen else None
@@ -150,8 +153,8 @@ class PostgresBackend:
             durable="what was acknowledged survives what the server's synchronous_commit says",
         )
 
-    def _connect(self) -> Connections:
-        return Connections(self._url, self._where, size=self._size, prepare=self._prepare)
+    def _connect(self, size: int) -> Connections:
+        return Connections(self._url, self._where, size=size, prepare=self._prepare)
 
     def _tell_by(self, connections: Connections) -> Notifier:
         return Notifier(connections, self._schema)
@@ -181,16 +184,7 @@ class PostgresBackend:
         return self._listener
 
     def sibling(self) -> PostgresBackend:
-        other = type(self)(
-            self._url,
-            where=self._where,
-            schema=self._schema,
-            size=self._size,
-            listen=self._listen,
-            prepare=self._prepare,
-            migrate=self._migrate,
-            copy=self._copy,
-        )
+        other = self._again()
         other._served = self._served
         return other
 

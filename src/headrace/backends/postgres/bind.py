@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, TypeVar
 from uuid import UUID
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, sql
@@ -33,6 +33,7 @@ _REFUSED = "42501"
 
 Send = Callable[[str, str], str]
 AsyncSend = Callable[[str, str], Awaitable[str]]
+S = TypeVar("S")
 Session = AbstractAsyncContextManager[AsyncConnection[Any]]
 
 
@@ -116,14 +117,12 @@ class PostgresTransactions:
             raise
 
 
-class PostgresJoined:
-    """A transaction on a connection that blocks."""
-
-    blocks: Final[Literal[True]] = True
+class _Joined(Generic[S]):
+    """A transaction of somebody else's."""
 
     def __init__(
         self,
-        send: Send,
+        send: Callable[[str, str], S],
         statements: Mapping[str, str],
         explaining: Callable[[str], Any],
         floor_of: Callable[[Settlement], int | None],
@@ -132,6 +131,12 @@ class PostgresJoined:
         self._statements = statements
         self._explaining = explaining
         self._floor_of = floor_of
+
+
+class PostgresJoined(_Joined[str]):
+    """A transaction on a connection that blocks."""
+
+    blocks: Final[Literal[True]] = True
 
     def insert(self, rows: Sequence[Row]) -> list[Inserted]:
         with self._explaining("producer"):
@@ -146,22 +151,10 @@ class PostgresJoined:
         return True
 
 
-class AsyncPostgresJoined:
+class AsyncPostgresJoined(_Joined[Awaitable[str]]):
     """A transaction on a connection that is awaited."""
 
     blocks: Final[Literal[False]] = False
-
-    def __init__(
-        self,
-        send: AsyncSend,
-        statements: Mapping[str, str],
-        explaining: Callable[[str], Any],
-        floor_of: Callable[[Settlement], int | None],
-    ) -> None:
-        self._send = send
-        self._statements = statements
-        self._explaining = explaining
-        self._floor_of = floor_of
 
     async def insert(self, rows: Sequence[Row]) -> list[Inserted]:
         with self._explaining("producer"):

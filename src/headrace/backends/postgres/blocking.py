@@ -243,7 +243,7 @@ class _Notifier(Notifier):
 class BlockingPostgres(PostgresBackend):
     """A database for one thread at a time."""
 
-    def _connect(self) -> Connections:
+    def _connect(self, size: int) -> Connections:
         return BlockingConnections(self._url, self._where, size=1, prepare=self._prepare)
 
     def within(self, left: Left) -> None:
