@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import Any
 
-from psycopg import AsyncConnection, sql
+from psycopg import Notify, sql
 
 from headrace.backends.postgres.arrays import texts
 from headrace.backends.postgres.connections import Connections
@@ -148,15 +147,12 @@ class Listener:
             presence = Presence(connection, *(_LISTENS if queues else ()))
             await presence.show()
             hints: asyncio.Queue[Hint | Exception] = asyncio.Queue()
-            tasks.append(
-                asyncio.get_running_loop().create_task(
-                    self._hear(connection, presence, names, relay, hints), name="headrace-hear"
-                )
-            )
+            hearing = self._hear(presence, names, relay, hints)
+            tasks.append(asyncio.get_running_loop().create_task(hearing, name="headrace-hear"))
             if holder is not None and queues:
                 keeping_up = self._crowd.keep_up(holder, queues, self._ranks)
                 tasks.append(asyncio.get_running_loop().create_task(keeping_up, name="headrace-crowd"))
-            yield _each(hints)
+            yield each(hints)
         except Unavailable:
             raise
         except Exception as error:
@@ -170,40 +166,27 @@ class Listener:
             await connection.close()
 
     async def _hear(
-        self,
-        connection: AsyncConnection[Any],
-        presence: Presence,
-        names: dict[str, str],
-        relay: Relay,
-        hints: asyncio.Queue[Hint | Exception],
+        self, presence: Presence, names: dict[str, str], relay: Relay, hints: asyncio.Queue[Hint | Exception]
     ) -> None:
         """Pass on what comes, until the connection fails."""
 
         def look(topic: str) -> None:
             hints.put_nowait(Hint(topic, None))
 
-        try:
-            while True:
-                async for heard in connection.notifies(timeout=presence.pause):
-                    topic = names.get(heard.channel)
-                    if topic is None:
-                        continue
-                    if topic == BELLS:
-                        relay.hear(heard.payload)
-                    elif topic.startswith("queue:"):
-                        self._crowd.hear(topic, heard.payload, look)
-                    else:
-                        hints.put_nowait(Hint(topic, _job_id(heard.payload)))
-                await presence.check()
-        except Exception as error:
-            where = self._connections.where
-            silent = Unavailable(f"{where}: no answer on the connection for hints")
-            failed = silent if isinstance(error, TimeoutError) else translated(error, where)
-            failed.__cause__ = error
-            hints.put_nowait(failed)
+        def pass_on(heard: Notify) -> None:
+            topic = names.get(heard.channel)
+            if topic == BELLS:
+                relay.hear(heard.payload)
+            elif topic is not None and topic.startswith("queue:"):
+                self._crowd.hear(topic, heard.payload, look)
+            elif topic is not None:
+                hints.put_nowait(Hint(topic, _job_id(heard.payload)))
+
+        hints.put_nowait(await presence.hear(self._connections.where, "hints", pass_on))
 
 
-async def _each(hints: asyncio.Queue[Hint | Exception]) -> AsyncIterator[Hint]:
+async def each(hints: asyncio.Queue[Hint | Exception]) -> AsyncIterator[Hint]:
+    """What comes, until the connection fails."""
     while True:
         hint = await hints.get()
         if isinstance(hint, Exception):

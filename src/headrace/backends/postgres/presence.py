@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, Notify, sql
+
+from headrace.backends.postgres.translate import translated
+from headrace.errors import Unavailable
 
 _QUIET = 10.0
 """Seconds without a message after which the server is asked whether it is still there."""
@@ -28,18 +32,26 @@ class Presence:
         self._take = sql.SQL("SELECT pg_catalog.pg_try_advisory_lock_shared({})").format(numbers)
         self._shown = not key
 
-    @property
-    def pause(self) -> float:
-        """Seconds without a message until ``check``."""
-        return _QUIET if self._shown else _AGAIN
-
     async def show(self) -> None:
         """Take the lock, if it can be had."""
         if self._shown:
             return
         [self._shown] = await (await self._connection.execute(self._take)).fetchone() or [False]
 
-    async def check(self) -> None:
+    async def hear(self, where: str, purpose: str, each: Callable[[Notify], None]) -> Exception:
+        """Pass on what comes, until the connection fails; why it did."""
+        try:
+            while True:
+                async for heard in self._connection.notifies(timeout=_QUIET if self._shown else _AGAIN):
+                    each(heard)
+                await self._check()
+        except Exception as error:
+            silent = Unavailable(f"{where}: no answer on the connection for {purpose}")
+            failed = silent if isinstance(error, TimeoutError) else translated(error, where)
+            failed.__cause__ = error
+            return failed
+
+    async def _check(self) -> None:
         """See that the server is still there; ``TimeoutError`` if it does not answer."""
         async with asyncio.timeout(_ANSWER):
             if self._shown:

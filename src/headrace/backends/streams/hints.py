@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 
+from headrace.backends.postgres.hints import each
 from headrace.backends.redis.hints import Listener as WindowListener
 from headrace.errors import BackendError
 from headrace.seam.protocol import Hints
@@ -37,7 +38,7 @@ class BothHints:
                         asyncio.get_running_loop().create_task(self._signals(queues, news, ready), name="headrace-hear")
                     )
                     await ready.wait()
-                yield _each(news)
+                yield each(news)
             finally:
                 for task in tasks:
                     task.cancel()
@@ -62,11 +63,3 @@ async def _pass_on(heard: AsyncIterator[Hint], news: asyncio.Queue[Hint | Except
             news.put_nowait(hint)
     except BackendError as error:
         news.put_nowait(error)
-
-
-async def _each(news: asyncio.Queue[Hint | Exception]) -> AsyncIterator[Hint]:
-    while True:
-        hint = await news.get()
-        if isinstance(hint, Exception):
-            raise hint
-        yield hint
