@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from headrace.errors import ConfigError
 from headrace.routing.passage import DOCUMENT, documents_of
 from headrace.routing.policies import copy_policy
-from headrace.routing.transit import transfers_of
+from headrace.routing.view import present
 from headrace.seam.journal import JournalEntry
 from headrace.seam.policy import FOREVER, STORE, QueuePause
 from headrace.seam.protocol import Backend, TickStore
@@ -112,8 +112,8 @@ async def copy_positions(old: Backend, new: Backend) -> int:
 async def copy_held_keys(old: Backend, new: Backend) -> int:
     """Keys that outlive their jobs: how many."""
     count, after = 0, None
-    while found := await transfers_of(old).held_keys(after, _PAGE):
-        await transfers_of(new).hold_keys(found)
+    while found := await present(old.transfers).held_keys(after, _PAGE):
+        await present(new.transfers).hold_keys(found)
         count += len(found)
         after = JobKey(found[-1].queue, found[-1].key)
     return count
@@ -173,5 +173,5 @@ def _stopped(schedule: Schedule, here: Schedule) -> bool:
 async def _copy_history(ticks: TickStore, new: Backend, uid: bytes) -> None:
     before: int | None = None
     while found := await ticks.history(uid, before, _PAGE):
-        await transfers_of(new).add_ticks(uid, found)
+        await present(new.transfers).add_ticks(uid, found)
         before = found[-1].slot

@@ -7,14 +7,14 @@ from heapq import nsmallest
 
 from headrace.errors import Unavailable
 from headrace.routing.transit import in_transit
-from headrace.routing.view import Look, View, each, those_there
-from headrace.seam.archive import WEIGHT, ArchiveStore, EndedPage, Mark, Removal, first_hour
-from headrace.seam.documents import Document, DocumentStore
-from headrace.seam.journal import Journal, JournalEntry
-from headrace.seam.parts import Part, PartStore
+from headrace.routing.view import Look, Routed, View, each, present, those_there
+from headrace.seam.archive import WEIGHT, EndedPage, Mark, Removal, first_hour
+from headrace.seam.documents import Document
+from headrace.seam.journal import JournalEntry
+from headrace.seam.parts import Part
 from headrace.seam.protocol import Backend
 from headrace.seam.records import JobId, Record, Stamp
-from headrace.seam.references import ReferenceStore, Referrer, Swap
+from headrace.seam.references import Referrer, Swap
 from headrace.types import JobState
 
 StillHome = Callable[[Backend], Awaitable[bool]]
@@ -28,89 +28,76 @@ async def _settled(view: View) -> View:
     return view
 
 
-class RoutedDocuments:
-    """Documents lie in the store that is home. What was written there while another store became home is written
-    again: it may have come too late to be taken along."""
+class _AtHome(Routed):
+    """It is in the store that is home."""
 
     def __init__(self, look: Look, still_home: StillHome) -> None:
-        self._look = look
+        super().__init__(look)
         self._still_home = still_home
 
-    async def _documents(self) -> DocumentStore:
-        documents = (await self._look()).home.documents
-        assert documents is not None
-        return documents
+
+class RoutedDocuments(_AtHome):
+    """Documents are in the store that is home. A write that races with a change of home is repeated, as the move may
+    have missed it."""
 
     async def get(self, names: Sequence[str]) -> list[Document | None]:
-        return await (await self._documents()).get(names)
+        return await present((await self._look()).home.documents).get(names)
 
     async def put(self, name: str, body: bytes | None, version: int) -> bool:
         home = (await self._look()).home
-        assert home.documents is not None
-        return await home.documents.put(name, body, version) and await self._still_home(home)
+        return await present(home.documents).put(name, body, version) and await self._still_home(home)
 
     async def find(self, prefix: str, after: str = "", limit: int = 100) -> list[Document]:
-        return await (await self._documents()).find(prefix, after, limit)
+        return await present((await self._look()).home.documents).find(prefix, after, limit)
 
 
-class RoutedJournal:
-    """The journal lies in the store that is home too. An entry that was written while another store became home may be
+class RoutedJournal(_AtHome):
+    """The journal is in the store that is home too. An entry that is written while another store becomes home may be
     there twice afterwards."""
-
-    def __init__(self, look: Look, still_home: StillHome) -> None:
-        self._look = look
-        self._still_home = still_home
 
     async def write(self, text: bytes, at: Stamp = None) -> int:
         while True:
             home = (await self._look()).home
-            number = await _journal(home).write(text, at)
+            number = await present(home.journal).write(text, at)
             if await self._still_home(home):
                 return number
 
     async def read(self, before: int | None = None, limit: int = 100) -> list[JournalEntry]:
-        return await _journal((await self._look()).home).read(before, limit)
+        return await present((await self._look()).home.journal).read(before, limit)
 
 
-class RoutedParts:
+class RoutedParts(Routed):
     """Parts are sent to the store that is home, and read from all: the home may have changed since."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
-
     async def send(self, batch: Sequence[Part], at: Stamp = None) -> None:
-        await _parts((await self._look()).home).send(batch, at)
+        await present((await self._look()).home.parts).send(batch, at)
 
     async def read(self, job_id: JobId, after: tuple[int, int], limit: int = 100, at: Stamp = None) -> list[Part]:
-        found, _ = await those_there(await self._look(), lambda store: _parts(store).read(job_id, after, limit, at))
+        found, _ = await those_there(
+            await self._look(), lambda store: present(store.parts).read(job_id, after, limit, at)
+        )
         return nsmallest(limit, (one for some in found for one in some), key=lambda one: (one.epoch, one.number))
 
 
-class RoutedReferences:
+class RoutedReferences(Routed):
     """References of the jobs of all stores."""
-
-    def __init__(self, look: Look) -> None:
-        self._look = look
 
     async def find(
         self, before: int, after: tuple[int, JobId] | None = None, limit: int = 100, at: Stamp = None
     ) -> list[Referrer]:
         view = await _settled(await self._look())
-        found = await each(view, lambda store: _references(store).find(before, after, limit, at))
+        found = await each(view, lambda store: present(store.references).find(before, after, limit, at))
         return nsmallest(limit, (one for some in found for one in some), key=lambda one: (one.hour, one.id))
 
     async def swap(self, batch: Sequence[Swap], at: Stamp = None) -> list[bool]:
         if not batch:
             return []
-        done = await each(await self._look(), lambda store: _references(store).swap(batch, at))
+        done = await each(await self._look(), lambda store: present(store.references).swap(batch, at))
         return [any(answers) for answers in zip(*done, strict=True)]
 
 
-class RoutedArchive:
+class RoutedArchive(Routed):
     """Ended jobs of all stores, in the order of their ends."""
-
-    def __init__(self, look: Look) -> None:
-        self._look = look
 
     async def ended(
         self,
@@ -122,7 +109,7 @@ class RoutedArchive:
         at: Stamp = None,
     ) -> EndedPage:
         view = await _settled(await self._look())
-        pages = await each(view, lambda store: _ended(store, state, after, limit, want, max_bytes, at))
+        pages = await each(view, lambda store: present(store.archive).ended(state, after, limit, want, max_bytes, at))
         found: dict[JobId, tuple[Record, int]] = {}
         for page in pages:
             found |= {one.id: (one, weight) for one, weight in zip(page.records, page.weights, strict=True)}
@@ -134,38 +121,12 @@ class RoutedArchive:
         return EndedPage([one for one, _ in ends], [weight for _, weight in ends], last, min(p.final for p in pages))
 
     async def removals(self, after: int = -1) -> list[Removal]:
-        return first_hour(await each(await self._look(), lambda store: _archive(store).removals(after)))
+        return first_hour(await each(await self._look(), lambda store: present(store.archive).removals(after)))
 
     async def forget_removals(self, most: int, limit: int = 1_000) -> int:
         """Each store may keep as many."""
         view = await self._look()
-        return sum(await each(view, lambda store: _archive(store).forget_removals(most, limit)))
-
-
-def _journal(store: Backend) -> Journal:
-    assert store.journal is not None
-    return store.journal
-
-
-def _parts(store: Backend) -> PartStore:
-    assert store.parts is not None
-    return store.parts
-
-
-def _references(store: Backend) -> ReferenceStore:
-    assert store.references is not None
-    return store.references
-
-
-def _archive(store: Backend) -> ArchiveStore:
-    assert store.archive is not None
-    return store.archive
-
-
-async def _ended(
-    store: Backend, state: JobState, after: Mark | None, limit: int, want: frozenset[str], most: int, at: Stamp
-) -> EndedPage:
-    return await _archive(store).ended(state, after, limit, want, most, at)
+        return sum(await each(view, lambda store: present(store.archive).forget_removals(most, limit)))
 
 
 def _mark(record: Record) -> Mark:

@@ -27,10 +27,10 @@ from headrace.routing.gates import close_to_new_jobs, depth_of, open_to_new_jobs
 from headrace.routing.moving import SEEN, Moving
 from headrace.routing.passage import Phase, Transfer
 from headrace.routing.shadow import QUEUE
-from headrace.routing.transit import deliver, transfers_of
-from headrace.routing.view import View
+from headrace.routing.transit import deliver
+from headrace.routing.view import View, present
 from headrace.seam.policy import QueuePause
-from headrace.seam.protocol import Backend, PolicyStore
+from headrace.seam.protocol import Backend
 from headrace.seam.records import Delete, Selector
 from headrace.seam.ticks import ScheduleSelector
 from headrace.types import JobState
@@ -179,7 +179,7 @@ class Mover:
         found = await passage.read(self.store.old) or transfer
         for number in range(1, found.legs + 2):
             for store in (self.store.old, self.store.new):
-                await transfers_of(store).close_leg(found.leg(number))
+                await present(store.transfers).close_leg(found.leg(number))
 
     async def _phase(self, expected: tuple[Phase, ...], wanted: Phase | None, **changes: object) -> Transfer:
         """Check the phase, and go on to another one."""
@@ -211,13 +211,13 @@ class Mover:
         await copy_journal(left, goal)
         held = await queues_with_groups(left)
         for store in (left, goal):
-            await transfers_of(store).open_leg(transfer.leg(transfer.legs + 1))
+            await present(store.transfers).open_leg(transfer.leg(transfer.legs + 1))
         transfer = await self._note_depth(transfer, left)
         await close_to_new_jobs(left)
         held |= await queues_with_groups(left)
         await copy_held_keys(left, goal)
         for queue in sorted(held):
-            await _policies(goal).pause(QueuePause(queue))
+            await present(goal.policies).pause(QueuePause(queue))
         await passage.write(self.store.old, lambda known: known and replace(known, turning=True))
         await copy_documents(left, goal)
         await copy_journal(left, goal)
@@ -242,7 +242,7 @@ class Mover:
         leg = view.leg
         while True:
             # of movers that died; the last call of one that was given up may still come
-            while parcels := await transfers_of(view.stores[0]).parcels(leg, limit=_PAGE):
+            while parcels := await present(view.stores[0].transfers).parcels(leg, limit=_PAGE):
                 await deliver(view, parcels)
             await move_schedules(*view.stores)
             for states in (_WAITING, frozenset(JobState) - _LIVE):
@@ -268,7 +268,7 @@ class Mover:
             page = await old.scan(Selector(states=states), after, _PAGE)
             if page.records:
                 ids = [record.id for record in page.records if record.queue != QUEUE]
-                parcels = await transfers_of(old).depart(view.leg, ids)
+                parcels = await present(old.transfers).depart(view.leg, ids)
                 await deliver(view, parcels)
                 self.progress.moved += len(parcels)
                 self._tell(self.progress)
@@ -293,12 +293,12 @@ class Mover:
         live = {name for name, one in left.items() if one.available or one.running or one.jobs_paused}
         self.progress.running = sum(one.running for one in left.values())
         self._tell(self.progress)
-        if await transfers_of(old).parcels(view.leg, limit=1):
+        if await present(old.transfers).parcels(view.leg, limit=1):
             return False
         transfer = self.store.transfer
         for queue in transfer.held if transfer is not None else ():
             if queue not in live and not (queue in left and left[queue].paused):
-                await _policies(new).pause(QueuePause(queue, paused=False))
+                await present(new.policies).pause(QueuePause(queue, paused=False))
         if live or await _has_schedules(old) or await _has_jobs(old):
             return False
         await copy_held_keys(old, new)
@@ -336,8 +336,3 @@ async def _has_jobs(store: Backend) -> bool:
 
 async def _has_schedules(store: Backend) -> bool:
     return store.ticks is not None and bool(await store.ticks.find(ScheduleSelector(), limit=1))
-
-
-def _policies(store: Backend) -> PolicyStore:
-    assert store.policies is not None
-    return store.policies

@@ -7,7 +7,7 @@ from msgspec import Struct
 from headrace.routing.moving import Moving
 from headrace.routing.passage import MOVING, Phase, Transfer
 from headrace.routing.shadow import KEPT, sampled, twin
-from headrace.routing.transit import transfers_of
+from headrace.routing.view import present
 from headrace.seam.protocol import Backend
 from headrace.seam.records import JobId, Record, Selector
 from headrace.seam.transfers import Side
@@ -93,7 +93,7 @@ async def verify(store: Moving, transfer: Transfer) -> Verdict:
         leg = transfer.leg(number)
         left, goal = sides if number % 2 else sides[::-1]
         gone, here = await _ids(left, leg, Side.DEPARTED), await _ids(goal, leg, Side.ARRIVED)
-        parcels = {parcel.job.id for parcel in await transfers_of(left).parcels(leg, limit=100_000)}
+        parcels = {parcel.job.id for parcel in await present(left.transfers).parcels(leg, limit=100_000)}
         departed, arrived, in_transit = departed + len(gone), arrived + len(here), in_transit + len(parcels - here)
         lost += sorted(gone - here - parcels)
         moved |= gone
@@ -112,7 +112,7 @@ async def verify(store: Moving, transfer: Transfer) -> Verdict:
 async def _ids(store: Backend, leg: str, side: Side) -> set[JobId]:
     found: set[JobId] = set()
     after: JobId | None = None
-    while some := await transfers_of(store).ledger(leg, side, after):
+    while some := await present(store.transfers).ledger(leg, side, after):
         found |= {*some}
         after = some[-1]
     return found

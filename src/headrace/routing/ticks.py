@@ -6,34 +6,33 @@ from collections.abc import Sequence
 from heapq import nlargest, nsmallest
 
 from headrace.errors import Unavailable
-from headrace.routing.view import Look, View, each, those_there
-from headrace.seam.protocol import Backend, TickStore
+from headrace.routing.view import Routed, View, each, present, those_there
+from headrace.seam.protocol import Backend
 from headrace.seam.records import Stamp
 from headrace.seam.ticks import Drop, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
 from headrace.seam.ticks import Look as Request
 
 
-class RoutedTicks:
+class RoutedTicks(Routed):
     """A schedule is in one store at a time."""
-
-    def __init__(self, look: Look) -> None:
-        self._look = look
 
     async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
         view = await self._look()
         if view.alone is not None:
-            return await _of(view.alone).save(batch, at)
-        return [(await _of(await _home_of(view, change)).save([change], at))[0] for change in batch]
+            return await present(view.alone.ticks).save(batch, at)
+        return [(await present((await _home_of(view, change)).ticks).save([change], at))[0] for change in batch]
 
     async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
-        found, problem = await those_there(await self._look(), lambda store: _of(store).find(sel, after, limit))
+        found, problem = await those_there(
+            await self._look(), lambda store: present(store.ticks).find(sel, after, limit)
+        )
         by_name = {one.name: one for some in found for one in some}
         if problem is not None and (sel.names is None or not by_name.keys() >= set(sel.names)):
             raise problem
         return nsmallest(limit, by_name.values(), key=lambda one: one.name)
 
     async def due(self, req: Request, at: Stamp = None) -> Looked:
-        answers, _ = await those_there(await self._look(), lambda store: _of(store).due(req, at))
+        answers, _ = await those_there(await self._look(), lambda store: present(store.ticks).due(req, at))
         schedules = nsmallest(
             req.limit,
             (one for answer in answers for one in answer.schedules),
@@ -50,7 +49,7 @@ class RoutedTicks:
             if not left:
                 break
             try:
-                answers = await _of(store).plan([batch[n] for n in left], at)
+                answers = await present(store.ticks).plan([batch[n] for n in left], at)
             except Unavailable:
                 if not view.apart:
                     raise
@@ -61,7 +60,7 @@ class RoutedTicks:
         return outcomes
 
     async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
-        found = await each(await self._look(), lambda store: _of(store).history(uid, before, limit))
+        found = await each(await self._look(), lambda store: present(store.ticks).history(uid, before, limit))
         by_slot: dict[int, Tick] = {}
         for tick in (one for some in found for one in some):
             known = by_slot.get(tick.slot)
@@ -69,7 +68,7 @@ class RoutedTicks:
         return [by_slot[slot] for slot in nlargest(limit, by_slot)]
 
     async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
-        await each(await self._look(), lambda store: _of(store).note(batch, at))
+        await each(await self._look(), lambda store: present(store.ticks).note(batch, at))
 
 
 def _tells_more(tick: Tick, known: Tick) -> bool:
@@ -81,11 +80,6 @@ def _tells_more(tick: Tick, known: Tick) -> bool:
 async def _home_of(view: View, change: Save | Drop) -> Backend:
     name = change.name if isinstance(change, Drop) else change.schedule.name
     for store in view.stores:
-        if await _of(store).find(ScheduleSelector(names=[name])):
+        if await present(store.ticks).find(ScheduleSelector(names=[name])):
             return store
     return view.home
-
-
-def _of(store: Backend) -> TickStore:
-    assert store.ticks is not None
-    return store.ticks

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.errors import Rejected
-from headrace.routing.view import View
-from headrace.seam.protocol import Backend
+from headrace.routing.view import View, present
 from headrace.seam.records import JobId, JobKey
-from headrace.seam.transfers import Parcel, TransferStore
-
-
-def transfers_of(store: Backend) -> TransferStore:
-    """The capability of a store that has it."""
-    assert store.transfers is not None
-    return store.transfers
+from headrace.seam.transfers import Parcel
 
 
 async def deliver(view: View, parcels: Sequence[Parcel]) -> int:
@@ -22,7 +15,7 @@ async def deliver(view: View, parcels: Sequence[Parcel]) -> int:
     done it long ago."""
     if not parcels:
         return 0
-    old, new = (transfers_of(store) for store in view.stores)
+    old, new = (present(store.transfers) for store in view.stores)
     try:
         stored = await new.arrive(view.leg, parcels)
     except Rejected:
@@ -36,9 +29,9 @@ async def deliver(view: View, parcels: Sequence[Parcel]) -> int:
 async def deliver_named(view: View, names: Sequence[JobId | JobKey]) -> None:
     """Take these jobs along that are in parcels. Afterwards they are in one of the stores, if they exist."""
     if view.leg and names:
-        await deliver(view, await transfers_of(view.stores[0]).parcels(view.leg, names, len(names)))
+        await deliver(view, await present(view.stores[0].transfers).parcels(view.leg, names, len(names)))
 
 
 async def in_transit(view: View) -> bool:
     """Whether any job is in a parcel."""
-    return bool(view.leg and await transfers_of(view.stores[0]).parcels(view.leg, limit=1))
+    return bool(view.leg and await present(view.stores[0].transfers).parcels(view.leg, limit=1))

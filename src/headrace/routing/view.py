@@ -36,6 +36,19 @@ class View(NamedTuple):
 Look = Callable[[], Awaitable[View]]
 
 
+class Routed:
+    """What several stores do together."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+
+def present(capability: T | None) -> T:
+    """A capability that all stores here have."""
+    assert capability is not None
+    return capability
+
+
 async def each(view: View, call: Callable[[Backend], Awaitable[T]]) -> list[T]:
     """The answers of all stores."""
     if not view.apart:
