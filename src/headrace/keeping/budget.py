@@ -7,12 +7,11 @@ import logging
 from contextlib import suppress
 from random import Random
 
-import msgspec
 from msgspec import Struct
 
 from headrace.core.alerts import Alert, moment
 from headrace.core.clock import Clock
-from headrace.core.documents import change_document
+from headrace.core.documents import TypedDocument
 from headrace.core.events import Observers
 from headrace.core.tasks import Tasks
 from headrace.errors import ConfigError, HeadraceError, StoreFull
@@ -24,7 +23,6 @@ from headrace.seam.usage import Usage
 
 log = logging.getLogger("headrace")
 
-DOCUMENT = "budget"
 _FRESH = 5.0
 """Seconds for which a measurement counts while jobs are enqueued."""
 _NEAR = 0.7
@@ -55,6 +53,9 @@ class Budget(Struct, frozen=True, kw_only=True):
     def aside(self) -> int:
         """The bytes to keep aside."""
         return min((self.bytes or 0) // 20, _ASIDE) if self.reserve is None else self.reserve
+
+
+_BUDGET = TypedDocument[Budget | None]("budget", Budget, None)
 
 
 class Measured(Struct, frozen=True):
@@ -210,11 +211,9 @@ async def usage_of(backend: Backend) -> Usage:
 
 async def read_budget(documents: DocumentStore) -> Budget | None:
     """The budget in the store, if there is one."""
-    [document] = await documents.get([DOCUMENT])
-    return None if document is None else msgspec.json.decode(document.body, type=Budget)
+    return await _BUDGET.read(documents)
 
 
 async def save_budget(documents: DocumentStore, budget: Budget | None) -> None:
     """Replace the budget in the store; the last one to do so counts."""
-    body = None if budget is None else msgspec.json.encode(budget)
-    await change_document(documents, DOCUMENT, lambda _: body)
+    await _BUDGET.change(documents, lambda _: budget)

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.core.documents import Body, change_document
+from headrace.core.documents import TypedDocument
 from headrace.keeping.archive_marks import MARKS, Marks, read_marks
 from headrace.keeping.bounds import Rule
 from headrace.seam.documents import DocumentStore
 
 WORKERS = "workers"
 """The name under which the runs of all workers are logged."""
-_RULES = "retention/rules"
-_LAST = "retention/last"
 _LOG = "retention/log/"
 _HOURS = 24 * 30
 """Hours that the log goes back, of those in which something was done."""
 _MOST = 200
 """Runs that are logged by themselves in one hour; what comes after is added up."""
-
-D = TypeVar("D", bound=Struct)
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -62,12 +56,8 @@ class Last(Struct, frozen=True, kw_only=True):
     """By scope: the ages that it went by."""
 
 
-class _RuleBook(Struct, frozen=True):
-    rules: list[Rule] = []
-
-
-class _Log(Struct, frozen=True):
-    runs: list[Run] = []
+_RULES = TypedDocument[list[Rule]]("retention/rules", list[Rule], [])
+_LAST = TypedDocument("retention/last", Last, Last())
 
 
 class Papers:
@@ -78,23 +68,20 @@ class Papers:
 
     async def read(self) -> tuple[list[Rule], Last, Marks | None]:
         """The rules, the last run that found all in order, and how far ended jobs were archived, with a vault."""
-        rules, last, marks = await self._documents.get([_RULES, _LAST, MARKS])
-        book = _RuleBook() if rules is None else _decoded(rules.body, _RuleBook())
-        return book.rules, Last() if last is None else _decoded(last.body, Last()), read_marks(marks)
+        rules, last, marks = await self._documents.get([_RULES.name, _LAST.name, MARKS])
+        return _RULES.value(rules), _LAST.value(last), read_marks(marks)
 
     async def change_rules(self, change: Callable[[list[Rule]], list[Rule]]) -> list[Rule]:
         """Replace the rules by what ``change`` makes of them."""
-        book = await self._change(_RULES, _RuleBook(), lambda old: _RuleBook(sorted(change(old.rules), key=_order)))
-        return book.rules
+        return await _RULES.change(self._documents, lambda old: sorted(change(old), key=_order))
 
     async def save_last(self, last: Last) -> None:
         """Keep this run as the last one, unless there is a later one."""
-        await self._change(_LAST, Last(), lambda old: old if old.at > last.at and old.ages == last.ages else last)
+        await _LAST.change(self._documents, lambda old: old if old.at > last.at and old.ages == last.ages else last)
 
     async def log(self, run: Run, *, add_up: bool) -> None:
         """Note a run. Those of workers are added up by the hour: there may be many."""
-        name = _LOG + _hour(run.at)
-        await self._change(name, _Log(), lambda log: _Log(_noted(log.runs, run, add_up=add_up)))
+        await _log(_LOG + _hour(run.at)).change(self._documents, lambda runs: _noted(runs, run, add_up=add_up))
         names = [one.name for one in await self._documents.find(_LOG, limit=_HOURS + 10)]
         for old in names[:-_HOURS]:
             [document] = await self._documents.get([old])
@@ -105,26 +92,14 @@ class Papers:
         """The latest runs, latest first."""
         found: list[Run] = []
         for document in reversed(await self._documents.find(_LOG, limit=_HOURS + 10)):
-            found += reversed(_decoded(document.body, _Log()).runs)
+            found += reversed(_log(document.name).value(document))
             if len(found) >= limit:
                 break
         return found[:limit]
 
-    async def _change(self, name: str, empty: D, change: Callable[[D], D]) -> D:
-        new = empty
 
-        def replaced(body: Body) -> Body:
-            nonlocal new
-            old = _decoded(body, empty)
-            new = change(old)
-            return body if new == old else msgspec.json.encode(new)
-
-        await change_document(self._documents, name, replaced)
-        return new
-
-
-def _decoded(body: Body, empty: D) -> D:
-    return empty if body is None else msgspec.json.decode(body, type=type(empty))
+def _log(name: str) -> TypedDocument[list[Run]]:
+    return TypedDocument(name, list[Run], [])
 
 
 def _order(rule: Rule) -> tuple[str, str, str]:

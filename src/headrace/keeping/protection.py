@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-import msgspec
-
-from headrace.core.documents import Body, change_document
+from headrace.core.documents import TypedDocument
 from headrace.errors import ConfigError
 from headrace.seam.documents import DocumentStore
 from headrace.seam.tables import TableName
 from headrace.text import shown
 
-DOCUMENT = "tables/protected"
+_PROTECTED = TypedDocument[list[TableName]]("tables/protected", list[TableName], [])
 
 
 class Protection:
@@ -34,8 +32,7 @@ class Protection:
 
     async def names(self) -> list[TableName]:
         """All of them, as they were given."""
-        [document] = await self._documents.get([DOCUMENT])
-        return [] if document is None else msgspec.json.decode(document.body, type=list[TableName])
+        return await _PROTECTED.read(self._documents)
 
     async def has(self, table: TableName) -> bool:
         """Whether it is one of them."""
@@ -52,17 +49,11 @@ class Protection:
     async def add(self, tables: Iterable[TableName]) -> None:
         """Protect these from now on."""
         given = [*tables]
-        await self._change(lambda old: [*old, *(one for one in given if one not in old)])
+        await _PROTECTED.change(self._documents, lambda old: sorted({*old, *given}))
 
     async def remove(self, table: TableName) -> bool:
         """Protect it no longer; whether it was."""
         was = await self.has(table)
-        await self._change(lambda old: [one for one in old if self.same(one) != self.same(table)])
+        left = self.same(table)
+        await _PROTECTED.change(self._documents, lambda old: [one for one in old if self.same(one) != left])
         return was
-
-    async def _change(self, change: Callable[[list[TableName]], list[TableName]]) -> None:
-        def replaced(body: Body) -> Body:
-            new = sorted(change([] if body is None else msgspec.json.decode(body, type=list[TableName])))
-            return msgspec.json.encode(new) if new else None
-
-        await change_document(self._documents, DOCUMENT, replaced)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-import msgspec
 from msgspec import Struct
 
 from headrace.core.alerts import Alert
 from headrace.core.clock import Clock
-from headrace.core.documents import Body, change_document
+from headrace.core.documents import TypedDocument
 from headrace.core.events import Observers
 from headrace.seam.documents import DocumentStore
 from headrace.seam.protocol import Backend
@@ -18,7 +17,7 @@ from headrace.seam.records import Inserted, InsertStatus, JobId, JobKey, Record,
 from headrace.text import shown
 from headrace.types import SECTIONS, JobState
 
-DOCUMENT = "budget/queues"
+_BUDGETS = TypedDocument[dict[str, int]]("budget/queues", dict[str, int], {})
 ALERT = 0.8
 REFUSE = 0.85
 _NEAR = 0.7
@@ -143,16 +142,10 @@ class QueueBudgets:
 
 async def read_queue_budgets(documents: DocumentStore) -> dict[str, int]:
     """By queue: its budget."""
-    [document] = await documents.get([DOCUMENT])
-    return {} if document is None else msgspec.json.decode(document.body, type=dict[str, int])
+    return await _BUDGETS.read(documents)
 
 
 async def save_queue_budget(documents: DocumentStore, queue: str, bytes: int | None) -> None:
     """Give a queue a budget, or take it away; those of others stay."""
-
-    def replaced(body: Body) -> Body:
-        old = {} if body is None else msgspec.json.decode(body, type=dict[str, int])
-        new = {name: size for name, size in old.items() if name != queue} | ({} if bytes is None else {queue: bytes})
-        return msgspec.json.encode(new) if new else None
-
-    await change_document(documents, DOCUMENT, replaced)
+    given = {} if bytes is None else {queue: bytes}
+    await _BUDGETS.change(documents, lambda old: {name: old[name] for name in old if name != queue} | given)

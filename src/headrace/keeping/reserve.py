@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Struct
 
 from headrace.core.clock import Clock
+from headrace.core.documents import TypedDocument
 from headrace.seam.documents import DocumentStore
 from headrace.seam.protocol import Backend
 
-DOCUMENT = "budget/reserve"
 _REST = 600_000_000
 """Microseconds for which nothing is kept aside after it was given up: what needed room has had it by then."""
 _STEPS = 64
@@ -18,6 +17,9 @@ _STEPS = 64
 
 class _GivenUp(Struct, frozen=True):
     at: int
+
+
+_GIVEN_UP = TypedDocument[_GivenUp | None]("budget/reserve", _GivenUp, None)
 
 
 class Reserve:
@@ -32,11 +34,9 @@ class Reserve:
         """Keep this many bytes aside, unless they were given up a moment ago."""
         if self._backend.reserve is None:
             return
-        [document] = await self._documents.get([DOCUMENT])
-        if document is not None:
-            given_up = msgspec.json.decode(document.body, type=_GivenUp)
-            if await self._backend.now(self._clock.stamp()) - given_up.at < _REST:
-                return
+        given_up = await _GIVEN_UP.read(self._documents)
+        if given_up is not None and await self._backend.now(self._clock.stamp()) - given_up.at < _REST:
+            return
         kept = -1
         for _ in range(_STEPS):
             before, kept = kept, await self._backend.reserve(bytes)
@@ -48,7 +48,5 @@ class Reserve:
         if self._backend.reserve is None:
             return
         await self._backend.reserve(0)
-        [document] = await self._documents.get([DOCUMENT])
         now = await self._backend.now(self._clock.stamp())
-        body = msgspec.json.encode(_GivenUp(now))
-        await self._documents.put(DOCUMENT, body, 0 if document is None else document.version)
+        await _GIVEN_UP.change(self._documents, lambda _: _GivenUp(now))

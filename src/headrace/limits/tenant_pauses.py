@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.core.clock import Clock
-from headrace.core.documents import change_document
+from headrace.core.documents import TypedDocument
 from headrace.errors import ConfigError
 from headrace.seam.documents import DocumentStore
 from headrace.seam.policy import FOREVER, QueuePause
 from headrace.seam.protocol import Backend, PolicyStore
 from headrace.text import shown
 
-_NAME = "tenants-paused"
 MOST = 1_000
 """Tenants that can be paused everywhere at a time."""
 EXCEPTIONS = 1_000
@@ -38,7 +36,7 @@ class _Paused(Struct, frozen=True, omit_defaults=True):
 
 
 _Book = dict[str, _Paused]
-_decode = msgspec.json.Decoder(_Book).decode
+_BOOK = TypedDocument[_Book]("tenants-paused", _Book, {})
 
 
 class TenantPauses:
@@ -61,7 +59,7 @@ class TenantPauses:
                 )
             return book
 
-        await _change(documents, paused)
+        await _BOOK.change(documents, paused)
         queues = await self._queues()
         policies = self._policies()
 
@@ -73,7 +71,7 @@ class TenantPauses:
 
     async def resume(self, tenant: str) -> Sequence[str]:
         """Resume a tenant in all queues, however it was paused there. Returns those in which it was paused."""
-        await _change(self._documents(), lambda book: {name: one for name, one in book.items() if name != tenant})
+        await _BOOK.change(self._documents(), lambda book: {name: one for name, one in book.items() if name != tenant})
         resumed: list[str] = []
         policies = self._policies()
 
@@ -102,7 +100,7 @@ class TenantPauses:
                 )
             return book | {tenant: replace(one, but=[*one.but, queue])}
 
-        await _change(self._backend.documents, spared)
+        await _BOOK.change(self._backend.documents, spared)
 
     async def find(self) -> dict[str, int]:
         """The tenants, and until when they are paused."""
@@ -126,8 +124,7 @@ class TenantPauses:
     async def _book(self) -> _Book:
         if self._backend.documents is None:
             return {}
-        [found] = await self._backend.documents.get([_NAME])
-        return {} if found is None else _read(found.body)
+        return await _BOOK.read(self._backend.documents)
 
     async def _queues(self) -> list[str]:
         """Those that have jobs, or a worker."""
@@ -161,16 +158,3 @@ async def _each(queues: Sequence[str], do: Callable[[str], Awaitable[None]]) -> 
                 group.create_task(some())
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-
-
-async def _change(documents: DocumentStore, change: Callable[[_Book], _Book]) -> None:
-    def changed(body: bytes | None) -> bytes | None:
-        before = _read(body)
-        after = change(before)
-        return body if after == before else msgspec.json.encode(after) if after else None
-
-    await change_document(documents, _NAME, changed)
-
-
-def _read(body: bytes | None) -> _Book:
-    return {} if body is None else _decode(body)

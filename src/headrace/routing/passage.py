@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-import msgspec
 from msgspec import Struct
 
-from headrace.core.documents import Body, change_document
+from headrace.core.documents import TypedDocument, change_document
 from headrace.errors import ConfigError
 from headrace.seam.documents import DocumentStore
 from headrace.seam.protocol import Backend
@@ -72,8 +71,7 @@ class Transfer(Struct, frozen=True, kw_only=True):
         return f"{self.name}/{self.legs if number is None else number}"
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Transfer).decode
+_TRANSFER = TypedDocument[Transfer | None](DOCUMENT, Transfer, None)
 
 
 def documents_of(store: Backend) -> DocumentStore:
@@ -85,30 +83,19 @@ def documents_of(store: Backend) -> DocumentStore:
 
 async def read(store: Backend) -> Transfer | None:
     """The transfer from this store, if there is one."""
-    [found] = await documents_of(store).get([DOCUMENT])
-    return None if found is None else _decode(found.body)
+    return await _TRANSFER.read(documents_of(store))
 
 
 async def write(store: Backend, change: Callable[[Transfer | None], Transfer | None]) -> Transfer | None:
     """Change the transfer from this store; None removes it."""
-    wanted: Transfer | None = None
-
-    def replaced(body: Body) -> Body:
-        nonlocal wanted
-        known = None if body is None else _decode(body)
-        wanted = change(known)
-        if wanted == known:
-            return body
-        return None if wanted is None else _encode(wanted)
-
-    await change_document(documents_of(store), DOCUMENT, replaced)
-    return wanted
+    return await _TRANSFER.change(documents_of(store), change)
 
 
 async def has_all(store: Backend) -> bool:
     """Whether this store has all jobs that it ever had: none are in another because of a transfer from it or to it."""
-    transfer, part = await documents_of(store).get([DOCUMENT, PART])
-    return part is None and (transfer is None or _decode(transfer.body).phase not in (*MOVING, Phase.DONE))
+    found, part = await documents_of(store).get([DOCUMENT, PART])
+    transfer = _TRANSFER.value(found)
+    return part is None and (transfer is None or transfer.phase not in (*MOVING, Phase.DONE))
 
 
 async def mark_part(store: Backend) -> None:
