@@ -65,7 +65,7 @@ class Tally:
         self.count(weight for record, weight in zip(page.records, page.weights, strict=True) if record.id in gone)
 
     def over(self, count: int, size: int) -> tuple[int, int]:
-        """By how many jobs and bytes the others exceed their bounds, of so many in all."""
+        """By how many jobs and bytes the others exceed their bounds, if there are this many in all."""
         most, largest = self._bounds.count, self._bounds.bytes
         excess = 0 if most is None else count - self.deleted - most
         return excess, 0 if largest is None else size - self.bytes - largest

@@ -66,9 +66,9 @@ class HardBounds:
     Completed and cancelled jobs that ended a moment ago are spared, as an enqueue may be repeated: they may exceed
     their bounds for that long. So no trip waits for their removal: ``called`` asks the duty for it, earlier than it
     would come by itself, but once for all that ends within a sixtieth of that time: a fast drain would ask many times
-    a second for what no sweep may remove yet. So do dead letters that no trip brings, at once: those of a reap. What
-    people cancel nobody tells of: the duty looks after all states when the spared ones have become due
-    (``sweep_all``).
+    a second for what no sweep may remove yet. Dead letters that come from a reap, not from a trip, are asked for at
+    once. Nobody reports the jobs that people cancel: the duty looks after all states when the spared ones have become
+    due (``sweep_all``).
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class HardBounds:
 
 
 def _is_much(load: _Load, bounds: Bounds, parts: int) -> bool:
-    """Whether it is more than one of so many parts of a bound."""
+    """Whether it is more than one of this many parts of a bound."""
     by_count = bounds.count is not None and load.count * parts > bounds.count
     return by_count or (bounds.bytes is not None and load.bytes * parts > bounds.bytes)
 

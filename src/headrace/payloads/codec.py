@@ -202,7 +202,7 @@ class Envelope:
         self._sizes = SectionSizes() if sizes is None else sizes
 
     def check_size(self, size: int, what: str) -> None:
-        """Raise ``PayloadTooLarge`` if a body of so many bytes would not be wrapped."""
+        """Raise ``PayloadTooLarge`` if a body of this many bytes would not be wrapped."""
         if size > self.max_size:
             raise PayloadTooLarge(
                 f"{what}: expected at most {self.max_size} bytes, got {size}; "

@@ -34,8 +34,8 @@ _CODES_OF_REFUSAL = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatc
 
 
 def plan(location: Location, days: int, cooler_after: int | None = None) -> dict[str, Any]:
-    """The rule as the object store takes it: segments end so many days after they were written, and after fewer days
-    lie where storing costs less and reading more.
+    """The rule as the object store takes it: segments end this many days after they were written, and after fewer days
+    move to where storing costs less and reading more.
 
     >>> from headrace.payloads.object_url import parse
     >>> plan(parse("gs://jobs/prod"), 60)

@@ -28,7 +28,7 @@ LARGE = 8 * 1024 * 1024
 """Of requests for more bytes than this, only one is under way at a time."""
 _PIECE = 1024 * 1024
 _NEAR = 256 * 1024
-"""Reading so many bytes for nothing is cheaper than another request."""
+"""Reading this many bytes for nothing is cheaper than another request."""
 _AT_ONCE = 8
 _SLOWEST = 1024 * 1024
 """Bytes per second that a request is given time for."""

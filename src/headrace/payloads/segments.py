@@ -152,7 +152,7 @@ def packed(cells: Sequence[ToStow], now: int) -> Iterator[tuple[int, list[int]]]
 
 
 def _apart(one: int, other: int, size: int) -> bool:
-    """Whether cells that are due in these hours belong in two segments, with so many bytes in the first."""
+    """Whether cells that are due in these hours belong in two segments, with this many bytes in the first."""
     return one != other and (size >= _SMALL or day_of(one) != day_of(other))
 
 

@@ -22,7 +22,7 @@ StillHome = Callable[[Backend], Awaitable[bool]]
 
 
 async def _settled(view: View) -> View:
-    """Jobs in parcels are in no store; who must see all of them comes again later."""
+    """Jobs in parcels are in no store; a caller that must see all of them comes again later."""
     if await in_transit(view):
         raise Unavailable("jobs are on their way from one store to another just now; this goes on by itself")
     return view

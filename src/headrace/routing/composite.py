@@ -212,23 +212,21 @@ class Composite:
             return await view.alone.fetch(names, want, at)
         answers, problem = await those_there(view, lambda store: store.fetch(names, want, at))
         found = pick(answers)
-        if problem is not None and None in found:
-            unknown = [n for n, record in enumerate(found) if record is None]
-            raise PartlyUnavailable(str(problem), found, unknown) from problem
-        missing = [name for name, record in zip(names, found, strict=True) if record is None]
+        missing = [n for n, record in enumerate(found) if record is None]
+        if missing and problem is not None:
+            raise PartlyUnavailable(str(problem), found, missing) from problem
         if missing and view.leg:
-            await deliver_named(view, missing)
-            again = dict(zip(missing, await view.stores[-1].fetch(missing, want, at), strict=True))
-            found = [again.get(name) if one is None else one for name, one in zip(names, found, strict=True)]
+            moving = [names[n] for n in missing]
+            await deliver_named(view, moving)
+            for n, record in zip(missing, await view.stores[-1].fetch(moving, want, at), strict=True):
+                found[n] = record
         return found
 
     async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         """One store after the other: a job that moves meanwhile may be met twice, and is not missed. A store that is
         away comes last, and then the call raises."""
         view = await self.view()
-        every = len(view.stores)
-        left, cursor = (list(range(every)), None) if after is None else _cursor(after)
-        left = [number for number in left if number < every] or [every - 1]
+        left, cursor = _position(after, len(view.stores))
         for turn in range(len(left)):
             try:
                 page = await view.stores[left[0]].scan(sel, cursor, limit, at)
@@ -237,7 +235,7 @@ class Composite:
                 if cursor is not None or not view.apart:
                     raise
                 if turn == len(left) - 1:
-                    raise (PartlyUnavailable(str(error)) if len(left) < every else error) from error
+                    raise (PartlyUnavailable(str(error)) if len(left) < len(view.stores) else error) from error
                 left.append(left.pop(0))
         if page.after is None:
             left = left[1:]
@@ -250,7 +248,10 @@ class Composite:
         return replace(found, queues=[queue for queue in found.queues if queue.queue != QUEUE])
 
 
-def _cursor(after: str) -> tuple[list[int], str | None]:
-    """The stores that are left, in their order, and how far the first of them was read."""
+def _position(after: str | None, stores: int) -> tuple[list[int], str | None]:
+    """The numbers of the stores that are left, in order, and how far the first of them was read. There may be fewer
+    stores than when ``after`` was given."""
+    if after is None:
+        return list(range(stores)), None
     left, _, cursor = after.partition(":")
-    return [int(number) for number in left.split(",")], cursor or None
+    return [number for number in map(int, left.split(",")) if number < stores] or [stores - 1], cursor or None

@@ -44,7 +44,7 @@ class Transfer(Struct, frozen=True, kw_only=True):
     """A transfer from one store to another."""
 
     name: str
-    """Random: a transfer that is begun anew has another one."""
+    """Random: a transfer that is begun again has another one."""
     phase: Phase
     legs: int = 0
     """How often the direction has changed; the last one is under way, if jobs move."""
@@ -53,7 +53,7 @@ class Transfer(Struct, frozen=True, kw_only=True):
     rate: int | None = None
     """Jobs that move per second at most; None: as fast as they can."""
     share: float = 1.0
-    """Of new jobs, as many get a copy while copies are made."""
+    """The part of new jobs that get a copy, while copies are made."""
     began_at: int = 0
     phase_at: int = 0
     """When the phase began, on the clock of the first store."""

@@ -18,7 +18,7 @@ from headrace.seam.records import JobId, Row
 log = logging.getLogger("headrace")
 
 QUEUE = "headrace-shadow"
-"""The queue that copies lie in."""
+"""The queue of copies."""
 KEPT = 86_400 * 1_000_000
 """Microseconds for which a copy is kept. It has expired before it is due, so upkeep cancels it, and retention
 removes it like others."""
@@ -85,7 +85,7 @@ class Shadow:
         self._open_until = 0.0
 
     def offer(self, rows: Sequence[Row]) -> None:
-        """Write copies of these jobs by and by."""
+        """Write copies of these jobs in the background."""
         room = WAITING - len(self._waiting)
         self.counts.dropped += max(0, len(rows) - room)
         self._waiting.extend(copy_of(row) for row in rows[: max(0, room)])

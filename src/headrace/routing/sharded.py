@@ -27,7 +27,7 @@ class ShardState(Struct, frozen=True, kw_only=True):
 
     name: str
     home: bool
-    """Whether jobs go here that no rule names, and rules, schedules and documents lie here."""
+    """Whether this shard takes the jobs that no rule names, and holds rules, schedules and documents."""
     routes: tuple[str, ...]
     waiting: int = 0
     running: int = 0

@@ -160,7 +160,7 @@ class Archiver:
 
 
 def _through(page: EndedPage, chosen: int, mark: Mark, limit: int) -> int:
-    """The instant up to which all is archived, if so many jobs of the page are."""
+    """The instant up to which all is archived, if the first ``chosen`` jobs of the page are."""
     if chosen < len(page.records):
         return min((page.records[chosen].finished_at or 0) - 1, page.final)
     if page.last == mark and len(page.records) < limit:

@@ -244,7 +244,7 @@ class PostgresBackend:
         except BackendError as error:
             if not isinstance(error.__cause__, DatatypeMismatch):
                 raise
-        await self.migrator.ready(migrate=False)  # the store was made anew, and its types have other numbers
+        await self.migrator.ready(migrate=False)  # the store was recreated, and its types have other numbers
         return await self._connections.rows(self._sql[name], params, self._seals.get(name))
 
     async def _go_on(self, name: str, at: r.Stamp, *params: Any) -> list[Any]:

@@ -64,7 +64,7 @@ def room(queue: str, packed: bytes | None) -> Room | None:
     return Room(STORE if len(packed) > _ROOM.size else queue, depth, waiting)
 
 
-def weight(row: Row) -> int:
+def weight(row: Row | Leased) -> int:
     """Bytes that a job takes up, as retention counts them."""
     names = len(row.task) + len(row.tenant) + len(row.key or "") + len(row.group or "") + len(row.headers or b"")
     return 200 + names + sum(map(len, row.cells.values()))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from headrace.backends.postgres.rows import weight
 from headrace.backends.streams.deliveries import Deliveries
 from headrace.backends.streams.relay import Relay
 from headrace.backends.streams.truth import Truth
@@ -86,7 +87,7 @@ class Claiming:
 
     async def _more(self, req: r.Claim, queues: Sequence[str], found: Found, limit: int, at: r.Stamp) -> Found:
         """What windows have by now, besides what was found, but no more than that many jobs."""
-        taken = sum(_weight(job) for job in found.jobs)
+        taken = sum(map(weight, found.jobs))
         left = min(limit, req.limit - len(found.jobs))
         if found.jobs and taken >= req.max_bytes:
             return found
@@ -147,8 +148,3 @@ def _wait(info: QueueInfo, found: Found, looked: bool) -> int | None:
     if info.next_at is not None:
         waits.append(max(0, info.next_at - found.now))
     return min(waits, default=None)
-
-
-def _weight(job: r.Leased) -> int:
-    names = len(job.task) + len(job.tenant) + len(job.key or "") + len(job.group or "") + len(job.headers or b"")
-    return 200 + names + sum(map(len, job.cells.values()))

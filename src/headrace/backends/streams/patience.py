@@ -15,7 +15,7 @@ _REST = 1.0
 
 
 class Patience:
-    """Waits so many seconds for a call."""
+    """Waits this many seconds for a call."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -283,7 +283,7 @@ class Windows:
         await self.run("tell", None, queue, "")
 
     async def prune(self, queue: str, *, holder: str | None = None, idle: int = 0) -> int:
-        """Remove the consumers that own nothing: this one, or those that did nothing for so many milliseconds."""
+        """Remove the consumers that own nothing: this one, or those that did nothing for this many milliseconds."""
         _, gone = await self.run("prune", None, queue, "" if holder is None else self.consumer(holder), idle)
         return int(gone)
 

@@ -331,7 +331,7 @@ BEGIN
     ) AS x GROUP BY x.id;
 END $$;
 
--- What is wanted of the jobs at these places weighs.
+-- The weight of the wanted cells of the jobs at these places.
 CREATE FUNCTION weighed(p_places tid[], p_want smallint) RETURNS TABLE (place tid, ord bigint, bytes bigint)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column

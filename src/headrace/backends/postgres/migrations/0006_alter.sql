@@ -360,8 +360,8 @@ CREATE TYPE swap_row AS (
     result bytea
 );
 
--- Lock the row that says where a job waits or runs, unless somebody else has; whether nobody else has. One that has ended has
--- no such row.
+-- Lock the row that says where a job waits or runs, unless somebody else has; returns whether we have it now. A job that
+-- has ended has no such row.
 CREATE FUNCTION have_in_hand(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN

@@ -160,8 +160,8 @@ BEGIN
     );
 END $$;
 
--- Those whose keys nobody has locked, which are locked now. Who takes a key over has locked the old job, so it is left
--- for another time.
+-- Those whose keys nobody has locked, which are locked now. A transaction that takes a key over has locked the old job,
+-- so that one is left for another time.
 CREATE FUNCTION with_keys(p_doomed doomed[]) RETURNS doomed[] LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN

@@ -343,7 +343,7 @@ BEGIN
     END IF;
 END $$;
 
--- Whether jobs are where they were before the queue became governed.
+-- Whether jobs still wait where they were before the queue became governed.
 CREATE FUNCTION waits_outside(p_qid integer) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL)  -- ready_line
         OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0)  -- ready_later

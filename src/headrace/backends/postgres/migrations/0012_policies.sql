@@ -50,7 +50,7 @@ BEGIN
     END IF;
 END $$;
 
--- Before rows are copied, so many for each of these queues: the clock, the numbers of the queues, and whether the rows
+-- Before rows are copied, ``p_jobs`` for each of these queues: the clock, the numbers of the queues, and whether the rows
 -- may be copied. They may if they all fit, and no queue is governed.
 CREATE FUNCTION begin_bulk(p_at bigint, p_names text[], p_jobs bigint[], OUT now bigint, OUT qids integer[], OUT fits boolean)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$

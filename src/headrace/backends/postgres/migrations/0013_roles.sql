@@ -1,5 +1,5 @@
 -- Who may do what. No role has rights on tables: a role may call certain functions, which act with the rights of their
--- owner. Who may enqueue may also save schedules, which enqueue later, and plan them. A new function or view for clients
+-- owner. A producer may also save schedules, which enqueue later, and plan them. A new function or view for clients
 -- is added here, and its migration ends with ``SELECT seal()``.
 CREATE VIEW rights (part, name) AS
 WITH own (part, names) AS (

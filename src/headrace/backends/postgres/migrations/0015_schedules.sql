@@ -1,6 +1,6 @@
 -- A schedule has a row in ``schedules``, written when it is saved, and one in ``agenda``: how far it is planned,
--- rewritten by every plan and so kept narrow. Who writes either locks the row of ``agenda``; several are locked in the
--- order of their names, by code points.
+-- rewritten by every plan and so kept narrow. To write either, lock the row of ``agenda`` first; several are locked in
+-- the order of their names, by code points.
 CREATE TABLE schedules (
     created_at bigint NOT NULL,
     updated_at bigint NOT NULL,

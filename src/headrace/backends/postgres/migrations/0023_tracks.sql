@@ -1,7 +1,7 @@
 -- The sheets of trackers: each holds the subjects of one tier whose points are at ``low`` or above, up to the next one.
--- What is on them lies apart, because looking for what is due changes ``look_at`` and nothing else. Who writes sheets
--- locks their rows, in the order of (tier, low); who makes new ones, or relies on there being none, first locks the row
--- of the tracker.
+-- What is on them is in a table of its own, because looking for what is due changes ``look_at`` and nothing else. To
+-- write sheets, lock their rows in the order of (tier, low); to make new ones, or to rely on there being none, lock the
+-- row of the tracker first.
 CREATE TABLE trackers (
     tracker text COLLATE "C" NOT NULL CONSTRAINT trackers_pkey PRIMARY KEY
 );

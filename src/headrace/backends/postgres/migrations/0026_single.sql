@@ -5,9 +5,9 @@
 -- hint is left to the caller, 3 if nothing is stored because the row is not plain. An id that is stored raises
 -- unique_violation.
 --
--- Who listens holds the first lock (``presence.py``). A transaction with a notification keeps all others that have one from
--- committing, until it is on the disk. So one at a time has one; the callers of the others send theirs later, together.
--- Nobody waits for either lock, as any role can take it: then rows are stored all the same, and hints are sent.
+-- A listener holds the first lock (``presence.py``). A transaction with a notification keeps all others that have one
+-- from committing, until it is on the disk. So one at a time has one; the callers of the others send theirs later,
+-- together. Nobody waits for either lock, as any role can take it: then rows are stored all the same, and hints are sent.
 CREATE FUNCTION insert_one_v1(p_at bigint, p_queue text, r job_row, p_channel text DEFAULT NULL, p_note text DEFAULT NULL)
 RETURNS smallint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE

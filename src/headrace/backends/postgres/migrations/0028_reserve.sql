@@ -3,8 +3,8 @@
 -- with room. It has no index and no side table either: to empty it on a full disk, nothing has to be written for them.
 CREATE UNLOGGED TABLE reserve (filler name NOT NULL) WITH (fillfactor = 10, autovacuum_enabled = false);
 
--- Keep about so many bytes aside, in steps of 8 MiB; 0: give them up. Returns how many are kept now. If somebody else is
--- about to change it, that one does the work.
+-- Keep about this many bytes aside, in steps of 8 MiB; 0: give them up. Returns how many are kept now. If somebody else
+-- is about to change it, that one does the work.
 CREATE FUNCTION reserve_v1(p_bytes bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_step CONSTANT bigint := 8388608;

@@ -1,4 +1,4 @@
--- Remove consumers that own nothing: this one, or all that have been idle for so many milliseconds. ARGV: run id, at, queue, holder or '', idle.
+-- Remove consumers that own nothing: this one, or all that have been idle for this many milliseconds. ARGV: run id, at, queue, holder or '', idle.
 local queue = ARGV[3]
 local gone = 0
 for _, band in ipairs(call('ZRANGE', key('b', queue), 0, -1)) do
