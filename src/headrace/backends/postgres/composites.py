@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from headrace.backends.states import CODES
 from headrace.seam.records import CARRIED, CARRIED_TEXTS, Row
 from headrace.seam.references import RESULT
+from headrace.seam.ticks import TickOutcome
 from headrace.types import SECTIONS
 
 _ARRAY = Struct("!iiiii").pack
@@ -186,6 +187,14 @@ _SCHEDULE = (
     Column("last_job", MAYBE_UUID, "last_job"),
     *_same("version bigint, created_at bigint, updated_at bigint"),
 )
+OUTCOMES = (TickOutcome.FIRED, TickOutcome.SKIPPED, TickOutcome.MISSED)
+_TICK = (
+    *_same("slot bigint, run_at bigint"),
+    Column("outcome", SMALLINT, "outcome", OUTCOMES.index),
+    *_same("planned_at bigint, count integer"),
+    Column("job", MAYBE_UUID, "job"),
+    *_same("state text, waited bigint, ran bigint"),
+)
 _PARCEL = (
     *_same("id uuid, queue text, task text", of="job."),
     Column("state", SMALLINT, "job.state", CODES.__getitem__),
@@ -218,6 +227,7 @@ TYPES = {
     "swap_row": _SWAP,
     "schedule_row": _SCHEDULE,
     "parcel_row": _PARCEL,
+    "tick_row": _TICK,
 }
 """What is sent, by the type of the schema."""
 _READS = {name: _read(columns) for name, columns in TYPES.items()}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, booleans, integers, smallints, texts, uuids
 from headrace.backends.postgres.capability import Capability
-from headrace.backends.postgres.composites import rows_of
+from headrace.backends.postgres.composites import OUTCOMES, rows_of
 from headrace.seam.records import Stamp, SweepClause, Swept
 from headrace.seam.ticks import (
     Drop,
@@ -26,7 +26,6 @@ from headrace.seam.ticks import (
     TickOutcome,
 )
 
-OUTCOMES = (TickOutcome.FIRED, TickOutcome.SKIPPED, TickOutcome.MISSED)
 _OVERLAPS = {Overlap.ALLOW: 0, Overlap.SKIP: 1, Overlap.CANCEL: 2}
 
 

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from headrace.backends.parcels import not_confirmed, not_open
 from headrace.backends.postgres import rows as shapes
-from headrace.backends.postgres.arrays import bigints, integers, smallints, texts, uuids
+from headrace.backends.postgres.arrays import bigints, integers, texts, uuids
 from headrace.backends.postgres.capability import Call, Capability, Send
 from headrace.backends.postgres.composites import rows_of
-from headrace.backends.postgres.ticks import OUTCOMES
 from headrace.seam.records import JobId, JobKey, Stamp
 from headrace.seam.ticks import Tick
 from headrace.seam.transfers import HeldKey, Parcel, Side
@@ -22,7 +21,6 @@ _MOVED = 100
 """Jobs that one transaction moves."""
 _FORGOTTEN = 5_000
 """Entries of each list of a ledger that one transaction removes."""
-_NOBODY = bytes(16)
 
 
 class PostgresTransfers(Capability):
@@ -102,19 +100,7 @@ class PostgresTransfers(Capability):
 
     async def add_ticks(self, uid: bytes, ticks: Sequence[Tick], at: Stamp = None) -> None:
         if ticks:
-            await self._call(
-                "add_ticks",
-                UUID(bytes=uid),
-                bigints([one.slot for one in ticks]),
-                bigints([one.run_at for one in ticks]),
-                smallints([OUTCOMES.index(one.outcome) for one in ticks]),
-                bigints([one.planned_at for one in ticks]),
-                integers([one.count for one in ticks]),
-                uuids([one.job or _NOBODY for one in ticks]),
-                texts([one.state for one in ticks]),
-                bigints([one.waited for one in ticks]),
-                bigints([one.ran for one in ticks]),
-            )
+            await self._call("add_ticks", UUID(bytes=uid), rows_of("tick_row", ticks))
 
     async def settle(self, at: Stamp = None) -> bool:
         [[transactions]] = await self._call("settling")

@@ -205,22 +205,21 @@ BEGIN
     PERFORM check_own(n.id, v_mine) FROM unnest(v_rows) AS n;
 END $$;
 
--- The ticks of a schedule, latest first.
-CREATE FUNCTION history_v1(p_uid uuid, p_before bigint, p_limit integer)
-RETURNS TABLE (
+CREATE TYPE tick_row AS (
     slot bigint, run_at bigint, outcome smallint, planned_at bigint, count integer, job uuid, state text, waited bigint,
     ran bigint
-) LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+);
+
+-- The ticks of a schedule, latest first.
+CREATE FUNCTION history_v1(p_uid uuid, p_before bigint, p_limit integer) RETURNS SETOF tick_row
+LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT t.slot, t.run_at, t.outcome, t.planned_at, t.count, t.job, t.state, t.waited, t.ran
     FROM ticks AS t WHERE t.uid = p_uid AND t.slot <= coalesce(p_before - 1, 9223372036854775807)  -- ticks_pkey
     ORDER BY t.slot DESC LIMIT p_limit
 $$;
 
-CREATE FUNCTION own_history_v1(p_uid uuid, p_before bigint, p_limit integer)
-RETURNS TABLE (
-    slot bigint, run_at bigint, outcome smallint, planned_at bigint, count integer, job uuid, state text, waited bigint,
-    ran bigint
-) LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+CREATE FUNCTION own_history_v1(p_uid uuid, p_before bigint, p_limit integer) RETURNS SETOF tick_row
+LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT h.* FROM history_v1(p_uid, p_before, p_limit) AS h
     WHERE EXISTS (SELECT 1 FROM schedules AS s WHERE s.uid = p_uid AND s.tenant = ANY (own_tenants()))  -- schedules_uid
     ORDER BY h.slot DESC

@@ -296,15 +296,10 @@ BEGIN
 END $$;
 
 -- Enter ticks into the history of a schedule, except of slots that are there.
-CREATE FUNCTION add_ticks_v1(
-    p_uid uuid, p_slots bigint[], p_run_ats bigint[], p_outcomes smallint[], p_planned bigint[], p_counts integer[], p_jobs uuid[],
-    p_states text[], p_waited bigint[], p_ran bigint[]
-) RETURNS void LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION add_ticks_v1(p_uid uuid, p_ticks tick_row[]) RETURNS void LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     WITH added AS (  -- ticks_pkey
         INSERT INTO ticks (uid, slot, run_at, outcome, planned_at, count, job, state, waited, ran)
-        SELECT p_uid, n.slot, n.run_at, n.outcome, n.planned_at, n.count, nullif(n.job, '00000000-0000-0000-0000-000000000000'), n.state, n.waited, n.ran
-        FROM unnest(p_slots, p_run_ats, p_outcomes, p_planned, p_counts, p_jobs, p_states, p_waited, p_ran)
-            AS n (slot, run_at, outcome, planned_at, count, job, state, waited, ran)
+        SELECT p_uid, n.slot, n.run_at, n.outcome, n.planned_at, n.count, n.job, n.state, n.waited, n.ran FROM unnest(p_ticks) AS n
         ON CONFLICT DO NOTHING RETURNING 1
     )
     INSERT INTO deltas (qid, state, jobs, bytes) SELECT 0, 6, count(*), count(*) * 100 FROM added HAVING count(*) > 0

@@ -74,7 +74,7 @@ confirm(%b, %b)
 ledger(%b, %b, %b, %b::integer)
 held_keys(%b, %b, %b, %b::integer)
 hold_keys(%b, %b, %b, %b, %b)
-add_ticks(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b)
+add_ticks(%b, %b)
 settling()
 -- windows
 name_streams()

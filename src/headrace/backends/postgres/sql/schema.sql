@@ -16,7 +16,7 @@ SELECT
     (
         SELECT jsonb_object_agg(t.typname, t.oid::bigint) FROM pg_catalog.pg_type AS t
         JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace
-        WHERE n.nspname = {name} AND t.typname IN ('job_row', 'settlement_row', 'schedule_row', 'swap_row', 'parcel_row')
+        WHERE n.nspname = {name} AND t.typname IN ('job_row', 'settlement_row', 'schedule_row', 'swap_row', 'parcel_row', 'tick_row')
     )
 
 -- name: ledger
