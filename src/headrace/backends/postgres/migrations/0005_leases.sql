@@ -18,14 +18,18 @@ BEGIN
     UPDATE absence AS a SET at_work_since = p_now;
 END $$;
 
--- A beat. ``p_progress``: of each lease, NULL if there is nothing new. Answers: the numbers of lost leases, and of leases that another transaction has locked; jobs to cancel;
--- paused queues; the worker's own leases among the first ``p_census`` to expire, and whether any lease has expired. The
--- clock is read again after each lock: a beat that had to wait counts from the moment it got through.
+-- A beat. ``p_progress``: of each lease, NULL if there is nothing new. Answers: the numbers of lost leases, and of leases
+-- that another transaction has locked; jobs to cancel; paused queues; the worker's own leases among the first
+-- ``p_census`` to expire, and whether any lease has expired. The clock is read again after each lock: a beat that had to
+-- wait counts from the moment it got through.
 CREATE FUNCTION renew_v1(
     p_at bigint, p_holder text, p_worker text, p_queues text[], p_lease_for bigint, p_ids uuid[], p_epochs bigint[],
     p_ttl bigint, p_slots integer, p_busy integer, p_leaving boolean, p_gap bigint, p_at_work bigint, p_census integer,
     p_progress bytea[] DEFAULT NULL
-) RETURNS TABLE (lost integer[], busy integer[], cancels uuid[], paused text[], held uuid[], held_epochs bigint[], held_begun boolean[], overdue boolean) LANGUAGE plpgsql VOLATILE
+) RETURNS TABLE (
+    lost integer[], busy integer[], cancels uuid[], paused text[], held uuid[], held_epochs bigint[], held_begun boolean[],
+    overdue boolean
+) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE

@@ -85,9 +85,10 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT
-        n.ord::integer, e.id, coalesce(q.name, name_of(e.qid)), e.task, e.state, e.tenant, CASE WHEN e.keyed THEN e.key END, e.priority, e.run_at,
-        e.enqueued_at, e.expires_at, e.finished_at, e.epoch, e.attempt, e.lost, e.max_attempts, e.timeout, e.result_ttl,
-        e.headers, coalesce(w.worker, ''), e.lease_until, e.cancel, coalesce(e.reason, ''),
+        n.ord::integer, e.id, coalesce(q.name, name_of(e.qid)), e.task, e.state, e.tenant,
+        CASE WHEN e.keyed THEN e.key END, e.priority, e.run_at, e.enqueued_at, e.expires_at, e.finished_at, e.epoch,
+        e.attempt, e.lost, e.max_attempts, e.timeout, e.result_ttl, e.headers, coalesce(w.worker, ''), e.lease_until,
+        e.cancel, coalesce(e.reason, ''),
         CASE WHEN p_want & 1 <> 0 THEN e.parameters END, CASE WHEN p_want & 2 <> 0 THEN e.vm_state END,
         CASE WHEN p_want & 4 <> 0 THEN e.metadata END, CASE WHEN p_want & 8 <> 0 THEN e.blob END,
         CASE WHEN p_error THEN e.error END, CASE WHEN p_result AND e.state = 3 AND e.held_until > v_now THEN e.result END,

@@ -2,8 +2,8 @@
 CREATE TYPE doomed AS (id uuid, qid integer, size integer, tenant text);
 
 -- Remove ended jobs, oldest end first. ``p_count`` and ``p_bytes`` are hard bounds; a held result protects its job from
--- ``p_age``; nothing that ended less than ``p_spare`` ago, or after ``p_ended_by``, is removed. A key that is still held outlives its job. FAILED
--- jobs go by one bound per call, and those of the tenants with most of them first.
+-- ``p_age``; nothing that ended less than ``p_spare`` ago, or after ``p_ended_by``, is removed. A key that is still held
+-- outlives its job. FAILED jobs go by one bound per call, and those of the tenants with most of them first.
 CREATE FUNCTION sweep_v1(
     p_at bigint, p_state smallint, p_age bigint, p_count bigint, p_bytes bigint, p_limit integer, p_dry boolean, p_spare bigint,
     p_ended_by bigint DEFAULT NULL

@@ -196,16 +196,16 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO policies AS p (
-        queue, version, running, every, burst, tenant_running, tenant_every, tenant_burst, tenant_workers, tenant_batch, ageing, group_running,
-        depth
+        queue, version, running, every, burst, tenant_running, tenant_every, tenant_burst, tenant_workers, tenant_batch,
+        ageing, group_running, depth
     ) VALUES (
-        p_queue, p_expect + 1, p_running, p_every, p_burst, p_tenant_running, p_tenant_every, p_tenant_burst, p_tenant_workers, p_tenant_batch,
-        p_ageing, p_group_running, p_depth
+        p_queue, p_expect + 1, p_running, p_every, p_burst, p_tenant_running, p_tenant_every, p_tenant_burst,
+        p_tenant_workers, p_tenant_batch, p_ageing, p_group_running, p_depth
     ) ON CONFLICT (queue) DO UPDATE SET
         version = excluded.version, running = excluded.running, every = excluded.every, burst = excluded.burst,
         tenant_running = excluded.tenant_running, tenant_every = excluded.tenant_every, tenant_burst = excluded.tenant_burst,
-        tenant_workers = excluded.tenant_workers, tenant_batch = excluded.tenant_batch, ageing = excluded.ageing, group_running = excluded.group_running,
-        depth = excluded.depth
+        tenant_workers = excluded.tenant_workers, tenant_batch = excluded.tenant_batch, ageing = excluded.ageing,
+        group_running = excluded.group_running, depth = excluded.depth
     WHERE p.version = p_expect;
     IF NOT FOUND THEN
         RETURN false;

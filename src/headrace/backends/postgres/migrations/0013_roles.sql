@@ -5,37 +5,42 @@ CREATE VIEW rights (part, name) AS
 WITH own (part, names) AS (
     VALUES
         ('producer', ARRAY[
-            'insert_v1', 'insert_one_v1', 'enqueue_v1', 'ask_v1', 'fetch_v1', 'migrations', 'save_v1', 'find_v1', 'due_v1',
-            'plan_v1', 'history_v1', 'documents_v1', 'usage_v1', 'sheets_v1', 'walk_sheets_v1', 'write_sheets_v1', 'tally_sheets_v1',
-             'sources_v1', 'positions_v1', 'advance_v1', 'read_parts_v1', 'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1',
-             'delayed_v1'
+            'migrations', 'insert_v1', 'insert_one_v1', 'enqueue_v1', 'ask_v1', 'fetch_v1', 'read_parts_v1',
+            'save_v1', 'find_v1', 'due_v1', 'plan_v1', 'history_v1', 'documents_v1', 'usage_v1',
+            'sources_v1', 'positions_v1', 'advance_v1',
+            'sheets_v1', 'walk_sheets_v1', 'write_sheets_v1', 'tally_sheets_v1',
+            'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
         ]),
         ('worker', ARRAY[
             'claim_v1', 'complete_and_claim_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1',
-            'set_aside_v1', 'ranks_v1', 'note_v1', 'seal_v1', 'relay_v1', 'find_documents_v1', 'due_sheets_v1',
-            'send_parts_v1', 'raise_floor_v1', 'watch_streams_v1',
-            'take_over_v1', 'complete_given_v1', 'finish_given_v1', 'open_queue_v1', 'shut_queue_v1', 'candidates_v1', 'feed_v1'
+            'set_aside_v1', 'seal_v1', 'relay_v1', 'ranks_v1', 'note_v1', 'send_parts_v1', 'find_documents_v1',
+            'due_sheets_v1', 'raise_floor_v1', 'watch_streams_v1', 'take_over_v1', 'complete_given_v1', 'finish_given_v1',
+            'open_queue_v1', 'shut_queue_v1', 'candidates_v1', 'feed_v1'
         ]),
         ('janitor', ARRAY[
-            'sweep_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'lockers_v1',
-            'make_day_v1', 'drop_day_v1', 'settle_day_v1', 'forget_queues_v1', 'forget_removals_v1', 'alter_v1', 'pause_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1', 'sweep_ticks_v1',
-            'referring_v1', 'swap_cells_v1', 'sweep_named_v1', 'ends_v1', 'ending_v1', 'put_document_v1', 'write_journal_v1', 'reserve_v1',
-            'open_leg_v1', 'close_leg_v1', 'depart_v1', 'parcels_v1', 'arrive_v1', 'confirm_v1',
-            'ledger_v1', 'held_keys_v1', 'hold_keys_v1', 'add_ticks_v1', 'settling_v1'
+            'sweep_v1', 'sweep_named_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'sweep_ticks_v1',
+            'begin_duty_v1', 'end_duty_v1', 'lockers_v1', 'make_day_v1', 'drop_day_v1', 'settle_day_v1',
+            'forget_queues_v1', 'ends_v1', 'ending_v1', 'forget_removals_v1', 'referring_v1', 'swap_cells_v1', 'reserve_v1',
+            'ask_v1', 'alter_v1', 'pause_v1', 'save_policy_v1', 'limit_tenant_v1', 'put_document_v1', 'write_journal_v1',
+            'open_leg_v1', 'close_leg_v1', 'depart_v1', 'parcels_v1', 'arrive_v1', 'confirm_v1', 'ledger_v1',
+            'held_keys_v1', 'hold_keys_v1', 'add_ticks_v1', 'settling_v1'
         ]),
         ('reader', ARRAY[
-            'fetch_v1', 'matching_v1', 'stats_v1', 'places_v1', 'workers_v1', 'jobs_v1', 'queues_v1', 'failure_text',
-            'own_tenants', 'migrations', 'policies_v1', 'tenants_v1', 'group_v1', 'find_v1', 'due_v1', 'history_v1', 'documents_v1',
-            'find_documents_v1', 'usage_v1', 'sheets_v1', 'walk_sheets_v1', 'tally_sheets_v1', 'read_journal_v1',
-            'read_parts_v1', 'removals_v1', 'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
+            'migrations', 'jobs_v1', 'queues_v1', 'own_tenants', 'failure_text', 'fetch_v1', 'matching_v1', 'read_parts_v1',
+            'stats_v1', 'places_v1', 'usage_v1', 'workers_v1', 'removals_v1', 'policies_v1', 'tenants_v1', 'group_v1',
+            'find_v1', 'due_v1', 'history_v1', 'documents_v1', 'find_documents_v1', 'read_journal_v1',
+            'sheets_v1', 'walk_sheets_v1', 'tally_sheets_v1',
+            'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
         ]),
         ('confined producer', ARRAY[
-            'own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1', 'migrations', 'own_save_v1', 'own_find_v1', 'own_due_v1',
-            'own_plan_v1', 'own_history_v1', 'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
+            'migrations', 'own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1',
+            'own_save_v1', 'own_find_v1', 'own_due_v1', 'own_plan_v1', 'own_history_v1',
+            'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
         ]),
         ('confined reader', ARRAY[
-            'own_fetch_v1', 'own_matching_v1', 'jobs_v1', 'failure_text', 'own_tenants', 'migrations', 'own_find_v1',
-            'own_due_v1', 'own_history_v1', 'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
+            'migrations', 'jobs_v1', 'own_tenants', 'failure_text', 'own_fetch_v1', 'own_matching_v1',
+            'own_find_v1', 'own_due_v1', 'own_history_v1',
+            'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
         ])
 )
 SELECT p.part, n.name

@@ -248,11 +248,12 @@ BEGIN
 END $$;
 
 -- The jobs of a queue that are in line, after a mark, and those that are due by ``p_until``, from an instant on: what a
--- window can hold; nothing if another Valkey is in charge. ``odd``: only ``claim_v1`` can give it out. The last row has no id: whether the queue is such a queue, the
--- clock, and when the first job that was not reached is due.
+-- window can hold; nothing if another Valkey is in charge. ``odd``: only ``claim_v1`` can give it out. The last row has
+-- no id: whether the queue is such a queue, the clock, and when the first job that was not reached is due.
 CREATE TYPE candidate AS (id uuid, priority smallint, run_at bigint, odd boolean, now bigint);
 CREATE FUNCTION candidates_v1(
-    p_at bigint, p_floor bigint, p_queue text, p_limit integer, p_priority smallint, p_run_at bigint, p_id uuid, p_until bigint, p_most_bytes integer
+    p_at bigint, p_floor bigint, p_queue text, p_limit integer, p_priority smallint, p_run_at bigint, p_id uuid,
+    p_until bigint, p_most_bytes integer
 ) RETURNS SETOF candidate LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
