@@ -414,7 +414,8 @@ BEGIN
     RETURN QUERY
     WITH told AS MATERIALIZED (  -- news_qid; for jobs that are not in lanes yet: ready_line, ready_later, jobs_pkey
         SELECT x.tid, max(x.tenant) AS tenant, coalesce(sum(x.jobs) FILTER (WHERE x.kind = 1), 0) AS came,
-            coalesce(sum(x.jobs) FILTER (WHERE x.kind = 2), 0) AS stopped, coalesce(sum(x.jobs) FILTER (WHERE x.kind = 3), 0) AS went
+            coalesce(sum(x.jobs) FILTER (WHERE x.kind = 2), 0) AS stopped,
+            coalesce(sum(x.jobs) FILTER (WHERE x.kind = 3), 0) AS went
         FROM (
             SELECT n.kind, e.tid, e.jobs, e.tenant FROM news AS n
             CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.tenants) AS e (tid, jobs, tenant) WHERE n.qid = v_qid
@@ -425,35 +426,33 @@ BEGIN
                 UNION ALL (SELECT y.id FROM ready AS y WHERE y.qid = v_qid AND y.lane = 0 LIMIT 1000)
             ) AS y JOIN jobs AS j ON j.id = y.id GROUP BY j.tenant
         ) AS x GROUP BY x.tid
-    )
-    SELECT
-        n.name, greatest(n.waiting, 0)::bigint, greatest(n.running, 0)::bigint, n.every IS NOT NULL OR n.most IS NOT NULL, n.most, n.every,
-        n.burst, CASE WHEN n.paused_until > v_now THEN n.paused_until END,
-        CASE
-            WHEN n.every IS NOT NULL AND allowed(n.every, n.burst, n.full_at, v_now) = 0 THEN n.full_at - (n.burst - 1) * n.every
-            WHEN n.every IS NULL AND allowed(rule.tenant_every, rule.tenant_burst, n.full_at, v_now) = 0
-                THEN n.full_at - (rule.tenant_burst - 1) * rule.tenant_every
-        END,
-        ARRAY(  -- leased_tenant
-            SELECT w.worker FROM (SELECT DISTINCT l.holder FROM leased AS l WHERE l.tid = n.tid) AS h
-            JOIN workers AS w ON w.holder = h.holder AND w.listed_until > v_now ORDER BY w.worker COLLATE "C"
-        )
-    FROM (
+    ), known AS (
+        SELECT t.tid, t.tenant AS name FROM tenants AS t WHERE t.qid = v_qid
+        UNION SELECT u.tid, u.tenant FROM tenant_rules AS u WHERE u.qid = v_qid
+        UNION SELECT d.tid, d.tenant COLLATE "C" FROM told AS d WHERE d.tenant IS NOT NULL
+    ), wanted AS (  -- those of which there is more than a name
         SELECT
             x.tid, x.name::text, u.running AS most, u.every, u.burst, u.paused_until, o.full_at,
-            coalesce(o.jobs, 0) + coalesce(d.came - d.went, 0) AS waiting, coalesce(o.running, 0) - coalesce(d.stopped, 0) AS running
-        FROM (
-            SELECT t.tid, t.tenant AS name FROM tenants AS t WHERE t.qid = v_qid
-            UNION SELECT u.tid, u.tenant FROM tenant_rules AS u WHERE u.qid = v_qid
-            UNION SELECT d.tid, d.tenant COLLATE "C" FROM told AS d WHERE d.tenant IS NOT NULL
-        ) AS x
+            coalesce(u.every, rule.tenant_every) AS pace, CASE WHEN u.every IS NULL THEN rule.tenant_burst ELSE u.burst END AS jump,
+            coalesce(o.jobs, 0) + coalesce(d.came - d.went, 0) AS waiting,
+            coalesce(o.running, 0) - coalesce(d.stopped, 0) AS running
+        FROM known AS x
         LEFT JOIN tenants AS o ON o.tid = x.tid LEFT JOIN tenant_rules AS u ON u.tid = x.tid LEFT JOIN told AS d ON d.tid = x.tid
         WHERE (p_names IS NULL OR x.name = ANY (p_names)) AND (p_after IS NULL OR x.name > p_after) AND (
             d.tid IS NULL OR u.tid IS NOT NULL OR o.count > v_round OR o.full_at > v_now
             OR coalesce(o.jobs, 0) + d.came > d.went OR coalesce(o.running, 0) > d.stopped OR has_jobs(x.tid)
         )
         ORDER BY x.name LIMIT p_limit
-    ) AS n
+    )
+    SELECT
+        n.name, greatest(n.waiting, 0)::bigint, greatest(n.running, 0)::bigint, n.every IS NOT NULL OR n.most IS NOT NULL,
+        n.most, n.every, n.burst, CASE WHEN n.paused_until > v_now THEN n.paused_until END,
+        CASE WHEN allowed(n.pace, n.jump, n.full_at, v_now) = 0 THEN n.full_at - (n.jump - 1) * n.pace END,
+        ARRAY(  -- leased_tenant
+            SELECT w.worker FROM (SELECT DISTINCT l.holder FROM leased AS l WHERE l.tid = n.tid) AS h
+            JOIN workers AS w ON w.holder = h.holder AND w.listed_until > v_now ORDER BY w.worker COLLATE "C"
+        )
+    FROM wanted AS n
     ORDER BY n.name COLLATE "C";
 END $$;
 
