@@ -145,7 +145,7 @@ class StreamsBackend:
         for queue, some in new.items():
             with suppress(BackendError):
                 if any(self._is_odd(row) for row in some):
-                    await self._changing.close(queue, at)
+                    await self._relay.close(queue, at)
                 elif self._may_push(stored) and queue in feeds and len(some) <= _PUSHED:
                     self._notes.take_back(queue)
                     packed = [entries.of_row(row, weight(row), stored.now) for row in some]
@@ -262,7 +262,7 @@ class StreamsBackend:
                 break
         for queue in dict.fromkeys(one.queue for one in reaped if one.state is JobState.AVAILABLE):
             with suppress(BackendError):
-                await self._changing.close(queue, at)
+                await self._relay.close(queue, at)
         return reaped
 
     async def _is_steady(self, req: r.Reap, at: r.Stamp) -> bool:

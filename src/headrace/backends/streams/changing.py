@@ -29,10 +29,6 @@ class Changing:
         self._relay = relay
         self._deliveries = deliveries
 
-    async def close(self, queue: str, at: r.Stamp) -> None:
-        """PostgreSQL gives out the jobs of this queue from now on."""
-        await self._relay.close(queue, at)
-
     async def before_insert(self, rows: Sequence[r.Row], at: r.Stamp) -> None:
         """Whether a job has started decides about a key, and whether a row replaces it: PostgreSQL must know it."""
         pending = [r.JobKey(row.queue, row.key) for row in rows if row.key and row.key_until is r.KeyUntil.STARTED]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from headrace.backends.claims import both
 from headrace.backends.postgres.rows import weight
 from headrace.backends.streams.deliveries import Deliveries
 from headrace.backends.streams.relay import Relay
@@ -76,8 +77,8 @@ class Claiming:
                     continue
                 if leftover and len(parts) == 1:
                     continue
-                room = replace(req, queues=part, limit=share)
-                rest = _both(rest, await self._truth.claim(room, at), room)
+                claimed = await self._truth.claim(replace(req, queues=part, limit=share), at)
+                rest = both(rest, claimed if len(claimed.jobs) < share else replace(claimed, next_in=None))
         return found, rest
 
     async def _take(self, req: r.Claim, queues: Sequence[str], limit: int, at: r.Stamp) -> Found:
@@ -101,20 +102,6 @@ def _parts(queues: Sequence[str], closed: Sequence[str]) -> list[tuple[str, ...]
         parts: list[tuple[str, ...] | None] = [tuple(closed)]
         return parts if len(closed) == len(queues) else [None, *parts]
     return list(dict.fromkeys((queue,) if queue in closed else None for queue in queues))
-
-
-def _both(one: r.Claimed, other: r.Claimed, room: r.Claim) -> r.Claimed:
-    """Two answers of PostgreSQL as one."""
-    waits = [
-        wait for wait in (one.next_in, other.next_in if len(other.jobs) < room.limit else None) if wait is not None
-    ]
-    return r.Claimed(
-        one.jobs + other.jobs,
-        min(waits, default=None),
-        [*one.expired, *other.expired],
-        one.passed_over or other.passed_over,
-        one.chosen or other.chosen,
-    )
 
 
 def _claimed(req: r.Claim, found: Found, rest: r.Claimed | None, looked: Collection[str]) -> r.Claimed:
