@@ -32,12 +32,12 @@ class Array(bytes):
 
 
 T = TypeVar("T")
-Pack = Callable[[Sequence[T]], Array]
+MakeArray = Callable[[Sequence[T]], Array]
 
 _DUMPERS: dict[type[Array], type[Dumper]] = {}
 
 
-def _array(kind: Kind, join: Callable[[Sequence[Any]], bytes] | None = None) -> Pack[Any]:
+def _array(kind: Kind, join: Callable[[Sequence[Any]], bytes] | None = None) -> MakeArray[Any]:
     """``join`` makes the elements of many values, where that is faster than one by one."""
     type_ = adapters.types[kind.name]
     oid, bare = type_.oid, kind.bare
@@ -71,13 +71,13 @@ def _dumper(array_oid: int) -> type[Dumper]:
 
 
 _SIXTEEN = b"\0\0\0\x10"
-uuids: Pack[JobId] = _array(UUID, lambda ids: _SIXTEEN + _SIXTEEN.join(ids))
-smallints: Pack[int | None] = _array(SMALLINT)
-integers: Pack[int | None] = _array(INTEGER)
-bigints: Pack[int | None] = _array(BIGINT)
-texts: Pack[str | None] = _array(TEXT)
-byteas: Pack[bytes | None] = _array(BYTEA)
-booleans: Pack[bool] = _array(BOOLEAN)
+uuids: MakeArray[JobId] = _array(UUID, lambda ids: _SIXTEEN + _SIXTEEN.join(ids))
+smallints: MakeArray[int | None] = _array(SMALLINT)
+integers: MakeArray[int | None] = _array(INTEGER)
+bigints: MakeArray[int | None] = _array(BIGINT)
+texts: MakeArray[str | None] = _array(TEXT)
+byteas: MakeArray[bytes | None] = _array(BYTEA)
+booleans: MakeArray[bool] = _array(BOOLEAN)
 
 
 class _RawId(Loader):

@@ -171,8 +171,8 @@ JOB = (
 _SETTLEMENT = (
     *_same("id uuid, epoch bigint, holder text"),
     Column("state", SMALLINT, "state", CODES.__getitem__),
-    *_same("delay bigint, run_at bigint, failed_attempt boolean, keep_lost boolean, unbegun boolean, queue text"),
-    *_same("priority smallint"),
+    *_same("delay bigint, run_at bigint, failed_attempt boolean, keep_lost boolean, unbegun boolean"),
+    *_same("queue text, priority smallint"),
     Column("mask", SMALLINT, "cells", lambda cells: mask(frozenset(cells or ()))),
     *map(_cell, SECTIONS),
     *_same("error bytea, reason text, result bytea, result_ttl bigint, keep boolean"),
