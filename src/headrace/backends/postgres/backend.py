@@ -133,8 +133,7 @@ class PostgresBackend:
         self.parts = PostgresParts(*means)
         self._way = Way()
         self.migrator = Migrator(self._connections, schema)
-        self._opened = False
-        self._confined = False
+        self._opened = self._confined = False
         self._served: set[frozenset[str]] = set()
         """The parts that may call what went through once, here or on a sibling: what the server refuses of a call that
         all of these may make was there before, and may be there again."""
