@@ -1,7 +1,8 @@
-"""Retention: each of its steps by itself, whatever the others do."""
+"""Retention: each of its steps by itself, whatever the others do; and when it looks between two runs."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -16,6 +17,7 @@ from headrace.core.events import Event, EventKind, Observers
 from headrace.errors import ConfigError, Unavailable
 from headrace.keeping.retention import Retention
 from headrace.seam.records import Claim, Row, Settlement, Stamp, SweepClause, SweepTarget, Swept
+from headrace.testing.sim.loop import run
 from headrace.testing.wrapped import Wrapped
 from headrace.types import JobState
 
@@ -55,11 +57,15 @@ class Store(Wrapped):
         assert await self.inner.finish(ends, _T0) == list(_ENDS)
 
 
-def retention(store: Any, settings: RetentionSettings = _NOTHING) -> tuple[Retention, list[Event]]:
+def retention(store: Any, settings: RetentionSettings = _NOTHING, *, spare: int = 0) -> tuple[Retention, list[Event]]:
     events: list[Event] = []
     observers = Observers()
     observers.add(events.append)
-    return Retention(store, ManualClock(_T0), Random(1), observers, settings), events
+    return Retention(store, ManualClock(_T0), Random(1), observers, settings, spare=spare), events
+
+
+def completed(number: int) -> list[Settlement]:
+    return [Settlement(n.to_bytes(16), 1, "h", JobState.COMPLETED) for n in range(number)]
 
 
 @pytest.mark.parametrize(
@@ -119,3 +125,28 @@ async def test_what_a_worker_may_not_do_is_tried_less_and_less_often() -> None:
     for _ in range(40):
         await janitor.sweep()
     assert store.asked.count("completed") > 5
+
+
+async def _looks(keep: Keep, trips: int) -> list[str]:
+    """What was swept between two runs while so many trips of a hundred completed jobs went on for 1.5 seconds."""
+    store = Store({})
+    await store.fill()
+    janitor, _ = retention(store, RetentionSettings(completed=keep), spare=60_000_000)
+    between = janitor.between(lambda settlement: None)
+    duty = asyncio.get_running_loop().create_task(janitor.run())
+    for _ in range(trips):
+        _, loads = between.weigh(completed(100))
+        await between.make_room(loads)
+        between.stored(loads)
+        await asyncio.sleep(1.5 / trips)
+    duty.cancel()
+    await asyncio.wait([duty])
+    return store.asked
+
+
+def test_a_fast_worker_looks_after_completed_jobs_once_a_second() -> None:
+    assert run(_looks(Keep(count=2_000), 300)) == ["completed"]
+
+
+def test_completed_jobs_of_which_none_is_spared_go_at_once() -> None:
+    assert len(run(_looks(Keep(count=0), 300))) == 300

@@ -32,13 +32,15 @@ _UNKNOWN = 20
 """Workers that there may be before anybody has looked."""
 _FRESH = 5.0
 """Seconds for which their number counts."""
-_HASTE = 60
-"""A call for completed or cancelled jobs may come later by a sixtieth of the time for which they are spared."""
 _TRIES = 200
 _PAUSE = 0.02
 """Seconds that it leaves to another process which is making room."""
 _REST = 60.0
 """Seconds until it tries again after an error; the duty reports it meanwhile."""
+_SOON = 1.0
+"""Seconds until the duty looks after completed and cancelled jobs, at most …"""
+_PART = 60
+"""… and which part of the time for which they may be more than their bound."""
 
 
 _SOFT = (JobState.COMPLETED, JobState.CANCELLED)
@@ -65,10 +67,10 @@ class HardBounds:
 
     Completed and cancelled jobs that ended a moment ago are spared, as an enqueue may be repeated: they may exceed
     their bounds for that long. So no trip waits for their removal: ``called`` asks the duty for it, earlier than it
-    would come by itself, but once for all that ends within a sixtieth of that time: a fast drain would ask many times
-    a second for what no sweep may remove yet. Dead letters that come from a reap, not from a trip, are asked for at
-    once. Nobody reports the jobs that people cancel: the duty looks after all states when the spared ones have become
-    due (``sweep_all``).
+    would come by itself, but at most once a second, or in a sixtieth of that time: a fast drain would ask many times a
+    second for what no sweep may remove yet. Dead letters that come from a reap, not from a trip, are asked for at once.
+    Nobody reports the jobs that people cancel: the duty looks after all states when the spared ones have become due
+    (``sweep_all``).
     """
 
     def __init__(
@@ -154,8 +156,8 @@ class HardBounds:
         state = bounds.state
         if state not in self._coming:
             self._coming.add(state)
-            pause = self._sweeper.spare_of(bounds) / 1e6 / _HASTE
-            asyncio.get_running_loop().call_later(pause, self._call, state)
+            spared = self._sweeper.spare_of(bounds) / 1e6
+            asyncio.get_running_loop().call_later(min(_SOON, spared / _PART), self._call, state)
 
     def _call(self, state: JobState) -> None:
         self._coming.discard(state)
@@ -166,7 +168,8 @@ class HardBounds:
         """Remove what is over its bounds of the states that the duty was called for. Raises nothing."""
         self.called.clear()
         asked, self._asked = self._asked, set()
-        await self._sweep_states(asked)
+        if asked:
+            await self._sweep_states(asked)
 
     async def sweep_all(self) -> None:
         """The same for all states."""
@@ -179,7 +182,7 @@ class HardBounds:
         try:
             self._situation = situation = await self._sweeper.look()  # there may be a vault by now
             async with self._one_at_a_time:
-                if now - self._counted_at > _FRESH:
+                if JobState.FAILED in states and now - self._counted_at > _FRESH:
                     self._workers = max(1, len((await self._backend.stats(self._clock.stamp())).workers))
                     self._counted_at = now
                 for state in states:
