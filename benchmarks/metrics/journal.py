@@ -24,7 +24,7 @@ def _figures() -> tuple[Figure, ...]:
 
 class Journal(Metric):
     """The whole without what a clean-up adds, which is a part of its own; ``beyond`` is the whole without the payload;
-    ``kept`` what tables and indexes take up before anything is deleted."""
+    ``kept`` what tables and indexes take up more than without jobs, before anything is deleted."""
 
     name = "journal"
     needs = frozenset({"journal"})

@@ -18,7 +18,10 @@ class Log:
     """Counts while nobody else writes."""
 
     def __init__(self, connection: Any) -> None:
+        """What there is already is cleaned up first: a store without jobs has tables and indexes too."""
         self._connection = connection
+        self._connection.execute("VACUUM")
+        self._before = self._ask(_RELATIONS)
         self.parts: dict[str, int] = {}
         """Bytes by the name of what wrote them."""
 
@@ -30,8 +33,8 @@ class Log:
         self.parts[name] = self._ask(_WRITTEN) - before
 
     def relations(self) -> int:
-        """Bytes of all tables with their indexes."""
-        return self._ask(_RELATIONS)
+        """Bytes that all tables with their indexes have come to take up."""
+        return self._ask(_RELATIONS) - self._before
 
     def vacuum(self) -> None:
         """Clean up, as a part of its own."""
