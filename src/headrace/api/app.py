@@ -120,7 +120,8 @@ class App(JobCalls, Declarations):
         """The handles of jobs that were stored."""
         plain: JsonSerde[Any] = JsonSerde()
         serdes = {name: task.results for name, task in self.tasks.items() if isinstance(task, Task)}
-        return [Handle(self.client, i, serdes.get(job.task, plain)) for job, i in zip(jobs, answers, strict=True)]
+        client = self.client
+        return [Handle(client, i, serdes.get(job.task, plain)) for job, i in zip(jobs, answers, strict=True)]
 
     def stream(self, job_id: AnyId) -> AsyncIterator[Part]:
         """What a job sends while it runs, by its id, as ``Handle.stream`` gives it."""

@@ -255,18 +255,6 @@ BEGIN
     ) AS x (what, got, least, most, unit) WHERE (x.got BETWEEN x.least AND x.most) IS NOT TRUE;
 END $$;
 
--- What rows weigh, as retention counts it. Called by ``insert_v1`` only; uses its settings.
-CREATE FUNCTION weigh(p_now bigint, p_rows job_row[]) RETURNS integer[] LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    v_sizes integer[] := ARRAY(SELECT row_weight(p_now, n) FROM unnest(p_rows) AS n);
-    v_bad integer := array_position(v_sizes, NULL);
-BEGIN
-    IF v_bad IS NOT NULL THEN
-        PERFORM refuse_row(p_now, v_bad, p_rows[v_bad]);
-    END IF;
-    RETURN v_sizes;
-END $$;
-
 -- An inbox waits for the end of a job. Of more than a hundred, the oldest are dropped, unless somebody has locked them.
 CREATE FUNCTION watch(p_now bigint, p_id uuid, p_inbox text) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
@@ -306,7 +294,11 @@ BEGIN
         CASE WHEN coalesce(n.run_at, p_now + n.delay) > p_now THEN 0 END,
         CASE WHEN n.expires IS NOT NULL THEN greatest(p_now + n.expires, coalesce(n.run_at, p_now + n.delay)) END
     FROM unnest(p_rows) WITH ORDINALITY AS n;
-    INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_rows) AS n GROUP BY 1;
+    IF cardinality(p_qids) = 1 THEN  -- as most often, and without reading all rows once more
+        INSERT INTO deltas (qid, state, jobs) VALUES (p_qids[1], 0, cardinality(p_rows));
+    ELSE
+        INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_rows) AS n GROUP BY 1;
+    END IF;
 END $$;
 
 -- The same where there are groups or governed queues. Jobs of groups wait until the caller has them called.
@@ -469,6 +461,7 @@ DECLARE
     v_twice boolean := false;
     v_fitting record;
     v_sizes integer[];
+    v_bad integer;
     v_known uuid[] := '{}';
     v_locked uuid[] := '{}';
     v_losers losers := ('{}', '{}', '{}');
@@ -485,15 +478,23 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    IF cardinality(p_rows) = 1 THEN
+    IF cardinality(p_rows) = 1 THEN  -- without a query, which would cost more than the work
         v_keyed := r.key IS NOT NULL;
         v_replies := r.reply_to IS NOT NULL;
         v_grouped := r.group_name IS NOT NULL;
         v_replaces := r.replaces > 0;
+        v_sizes := ARRAY[row_weight(v_now, r)];
     ELSE
-        SELECT bool_or(n.key IS NOT NULL), bool_or(n.reply_to IS NOT NULL), bool_or(n.group_name IS NOT NULL), bool_or(n.replaces > 0),
-            count(DISTINCT n.id) < count(n.id)
-        INTO v_keyed, v_replies, v_grouped, v_replaces, v_twice FROM unnest(p_rows) AS n;
+        SELECT count(n.key) > 0, count(n.reply_to) > 0, count(n.group_name) > 0, count(*) FILTER (WHERE n.replaces > 0) > 0,
+            array_agg(row_weight(v_now, n))
+        INTO v_keyed, v_replies, v_grouped, v_replaces, v_sizes FROM unnest(p_rows) AS n;
+    END IF;
+    v_bad := array_position(v_sizes, NULL);
+    IF v_bad IS NOT NULL THEN
+        PERFORM refuse_row(v_now, v_bad, p_rows[v_bad]);
+    END IF;
+    IF cardinality(p_rows) > 1 AND (v_keyed OR NOT p_new) THEN  -- otherwise an id that comes twice is met as a known one
+        v_twice := (SELECT count(DISTINCT n.id) < count(n.id) FROM unnest(p_rows) AS n);
     END IF;
     v_ruled := v_ruled OR v_grouped;
     IF v_twice THEN
@@ -516,23 +517,14 @@ BEGIN
     IF NOT p_new THEN  -- jobs_pkey, one probe per id
         SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_rows) AS n JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]);
     END IF;
-    IF cardinality(p_rows) = 1 THEN  -- without a query, which would cost more than the work
-        v_sizes := ARRAY[row_weight(v_now, r)];
-        IF v_sizes[1] IS NULL THEN
-            PERFORM refuse_row(v_now, 1, r);
-        END IF;
-        IF v_keyed AND v_known = '{}' THEN
-            h := take_key(
-                v_now, v_qids[r.queue], r.key, r.id, r.hold_failed, r.key_until, CASE WHEN NOT p_bound THEN r.reply_to END
-            );
-            IF h.id IS NOT NULL THEN
-                v_losers := (ARRAY[1], ARRAY[h.id], ARRAY[h.alone]);
-            END IF;
-        END IF;
-    ELSE
-        v_sizes := weigh(v_now, p_rows);
-        IF v_keyed THEN
-            v_losers := take_keys(v_now, v_qids, p_rows, p_bound, v_known);
+    IF v_keyed AND cardinality(p_rows) > 1 THEN
+        v_losers := take_keys(v_now, v_qids, p_rows, p_bound, v_known);
+    ELSIF v_keyed AND v_known = '{}' THEN
+        h := take_key(
+            v_now, v_qids[r.queue], r.key, r.id, r.hold_failed, r.key_until, CASE WHEN NOT p_bound THEN r.reply_to END
+        );
+        IF h.id IS NOT NULL THEN
+            v_losers := (ARRAY[1], ARRAY[h.id], ARRAY[h.alone]);
         END IF;
     END IF;
     IF v_losers.ords <> '{}' OR NOT p_new THEN
