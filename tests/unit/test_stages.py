@@ -12,12 +12,14 @@ from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace import Done, Event, EventKind, Job
 from headrace.core.clock import ManualClock, SystemClock
 from headrace.core.events import Observers
 from headrace.core.listener import listen
 from headrace.errors import Unavailable
+from headrace.payloads.reference import Reference
 from headrace.schedules.tick_notes import Notes
 from headrace.seam.records import Beat, Claim, Claimed, Hint, Leased, Renewed, Settlement, Stamp
 from headrace.testing.sim.loop import run
@@ -26,7 +28,9 @@ from headrace.worker.bell import Bell
 from headrace.worker.claimer import Claimer
 from headrace.worker.deadlines import Deadlines
 from headrace.worker.job import CancelToken
+from headrace.worker.judge import Judge
 from headrace.worker.leases import Leases
+from headrace.worker.loader import Loader
 from headrace.worker.middleware import Next, compose
 from headrace.worker.renewer import Renewer
 from headrace.worker.settler import Settler
@@ -232,6 +236,26 @@ class TestRenewer:
         assert [doubtful for found, doubtful in told if lease in found] == [True, False]
 
 
+class TestLoader:
+    async def test_what_comes_after_the_stop_goes_back_unloaded(self) -> None:
+        """A claim was answered late."""
+        leases, observers, clock = Leases(10), Observers(), ManualClock()
+        settler = Settler(leases, observers, Notes(None, clock, Random(1)), Bell())
+        nobody: Any = None
+        loader = Loader(
+            nobody, nobody, clock, Random(1), observers, leases, nobody, Judge("w", nobody, clock, Random(1), "w"),
+            settler, lambda task: None, Bell(),
+        )  # fmt: skip
+        await loader.close()
+        cell = Reference(500_000, bytes(8), 0, 5, bytes(4)).cell
+        jobs = [replace(leased(n), cells={"blob": cell}, begun=begun) for n, begun in ((1, False), (2, True))]
+        leases.grant([*jobs, leased(3)], leases.now())
+        loader.deliver(jobs)
+        given_back = [(one.id, one.state, one.unbegun) for one in settler.take(10)]
+        assert given_back == [(jobs[0].id, JobState.AVAILABLE, True), (jobs[1].id, JobState.AVAILABLE, False)]
+        assert loader.loading() == 0
+
+
 class TestClaimer:
     async def test_looks_again_in_a_moment_each_time_that_a_due_job_is_locked(self) -> None:
         """Longer and longer while it gets nothing; and not so after a claim that brought jobs."""
@@ -251,6 +275,24 @@ class TestClaimer:
             claimer.got(Claimed([], next_in=0), 1, 0.0, 0.0)
             claimer.got(Claimed([leased(number)]), 1, 0.0, 0.0)
         assert pauses == [0.005, 0.01] * 20
+
+    async def test_a_job_on_its_last_chance_does_not_keep_it_from_looking_for_others(self) -> None:
+        """It waits for what is due next, or looks again in a moment, as if that job were not there."""
+        leases = Leases(10)
+        settler: Any = Settler(leases, Observers(), Notes(None, ManualClock(), Random(1)), Bell())
+        runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
+        helper: Any = SimpleNamespace(useful=True, start=lambda: None)
+        claimer = Claimer(
+            Claim("w", ("q",), 0, 10_000_000, lost_below=2), leases, settler, runner, Bell(), Random(1), slots=8,
+            prefetch=0, poll=60.0, helper=helper,
+        )  # fmt: skip
+        pauses: list[float] = []
+        claimer._sleep = pauses.append  # type: ignore[method-assign]
+        for jobs, next_in in (([], 0), ([], 0), ([leased(1)], 0), ([], 250_000)):
+            claimer.got(Claimed(jobs, next_in=next_in, passed_over=True, chosen=True), 8, 0.0, 0.0)
+        assert pauses == [0.005, 0.01, 0.0, 0.25]
+        claimer.got(Claimed([], passed_over=True), 8, 0.0, 0.0)
+        assert 45 <= pauses[-1] <= 75
 
     async def test_a_burst_ends_though_two_trips_never_come_back_together(self) -> None:
         leases = Leases(10)

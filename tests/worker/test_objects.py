@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 from servers.seaweedfs import SeaweedFS
 
 from headrace import Again, App, Fail, Job, NewJob, Patch, Retry
@@ -20,6 +22,7 @@ from headrace.seam.references import Swap, is_reference
 from headrace.types import JobState, Sections
 from tests.facades.harness import WITH_STREAMS, Store
 from tests.objects import server
+from tests.worker.test_doubt import ONCE
 from tests.worker.test_last_chance import Found, vanish
 
 BODY = os.urandom(4_500)
@@ -399,3 +402,74 @@ async def test_a_claim_of_references_is_bounded_by_what_they_weigh_once_loaded(
                     job.set_state("completed")
                     job.release()
         assert found == ids
+
+
+async def add_jobs_that_may_start_once(app: App) -> list[bytes]:
+    await app.client.backend()
+    rows = [replace(app.client.packer.pack(new()), headers=ONCE) for _ in range(6)]
+    await app.client._insert_rows(rows)
+    return [row.id for row in rows]
+
+
+@asynccontextmanager
+async def hanging(app: App) -> AsyncIterator[asyncio.Event]:
+    """The object store of this app does not answer. The event is set when it was asked."""
+    stowage, asked = app.client.stowage, asyncio.Event()
+    assert stowage is not None
+    load = stowage.load
+
+    async def hang(jobs: Any) -> Any:
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+
+    stowage.load = hang  # type: ignore[method-assign]
+    try:
+        yield asked
+    finally:
+        stowage.load = load  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("kind", WITH_STREAMS)
+async def test_a_worker_that_is_stopped_while_sections_are_loaded_gives_their_jobs_back(
+    kind: str, cancelled: bool, tmp_path: Path
+) -> None:
+    """At once, without a loss, and as they were: those that may start only once still may."""
+    app = app_on(kind, f"file://{tmp_path}/o", tmp_path)
+    ran: list[bytes] = []
+
+    @app.task(name="echo", queue="default")
+    async def echo(job: Job[None], text: str) -> None:
+        ran.append(job.id.bytes)
+
+    async with app:
+        jobs = await add_jobs_that_may_start_once(app)
+        async with hanging(app) as asked, asyncio.timeout(60):
+            working = asyncio.ensure_future(app.work())
+            await asked.wait()
+            working.cancel() if cancelled else app.stop()
+            await asyncio.wait([working])
+        infos = [await app.get(one) for one in jobs]
+        assert {(info.state, info.lost) for info in infos} == {(JobState.AVAILABLE, 0)}
+        await app.drain()
+        assert sorted(ran) == sorted(jobs)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_so_does_a_pull(cancelled: bool, tmp_path: Path) -> None:
+    app = app_of(f"file://{tmp_path}/o")
+    async with app, asyncio.timeout(60):
+        jobs = await add_jobs_that_may_start_once(app)
+        pull = app.pull("default")
+        async with hanging(app) as asked:
+            taking = asyncio.ensure_future(pull.take())
+            await asked.wait()
+            if cancelled:
+                assert pull._run is not None
+                pull._run.cancel()
+            await pull.close()
+            await asyncio.wait([taking])
+        infos = [await app.get(one) for one in jobs]
+        assert {(info.state, info.lost) for info in infos} == {(JobState.AVAILABLE, 0)}
+        async with app.pull("default") as another:
+            assert sorted(job.id.bytes for job in await another.take()) == sorted(jobs)

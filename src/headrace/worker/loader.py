@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from headrace.payloads.reference import referred_size
 from headrace.payloads.segments import in_parts
 from headrace.payloads.stowage import Loaded, Stowage
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Leased
+from headrace.seam.records import JobId, Leased
 from headrace.seam.references import is_reference
 from headrace.types import SECTIONS
 from headrace.worker.bell import Bell
@@ -32,6 +32,7 @@ _SECTIONS = frozenset(SECTIONS)
 _MOST = 64 * 1024 * 1024
 """Bytes of sections that are loaded for one claim."""
 _ANY = 1 << 30
+_STOPPED = "the worker stopped before its sections were loaded"
 
 Sections = Callable[[str], frozenset[str] | None]
 """Which sections jobs of a task come with, beside ``parameters``; None: all."""
@@ -67,7 +68,9 @@ class Loader:
     ) -> None:
         """``together``: jobs of one claim are delivered together, even if only some have sections to be loaded."""
         self._together = together
-        self._loading = 0
+        self._loading: dict[tuple[JobId, int], Leased] = {}
+        """Leased jobs that have come and are neither delivered nor settled."""
+        self._open = True
         self._fits = _ANY
         """How many jobs a claim may ask for; fewer after one whose sections weighed too much."""
         self._sections = sections
@@ -95,8 +98,11 @@ class Loader:
             self._consumer.deliver(here)
         if len(here) < len(asked):
             rest = asked if self._together else [job for job in asked if _refers(job)]
-            self._loading += len(rest)
-            self._tasks.start(self._bring(rest), "headrace-load")
+            self._loading.update({(job.id, job.epoch): job for job in rest})
+            if self._open:
+                self._tasks.start(self._bring(rest), "headrace-load")
+            else:
+                self._give_all_back()
 
     def most(self) -> int:
         """How many jobs a claim may ask for: none while others are loaded, if those of one claim weighed too much."""
@@ -125,12 +131,22 @@ class Loader:
         return replace(job, cells=cells, left=(*job.left, *(name for name in job.cells if name not in cells)))
 
     async def close(self) -> None:
-        """Load nothing more."""
+        """Load nothing more. What is being loaded goes back, in its old place, and so does what still comes."""
+        self._open = False
         await self._tasks.close()
+        self._give_all_back()
+
+    def _give_all_back(self) -> None:
+        for job in self._loading.values():
+            if self._leases.current(job.id, job.epoch):
+                event = Event(EventKind.RELEASED, *_about(job), tenant=job.tenant, detail=_STOPPED)
+                settlement = self._judge.release(job.id, job.epoch, unbegun=not job.begun)
+                self._settler.add(settlement, event if self._observers else None)
+        self._loading.clear()
 
     def loading(self) -> int:
         """How many jobs are being loaded."""
-        return self._loading
+        return len(self._loading)
 
     async def _bring(self, jobs: list[Leased]) -> None:
         together: list[Leased] = []
@@ -141,12 +157,19 @@ class Loader:
                     if self._together:
                         together += ready
                     else:
+                        self._forget(ready)
                         self._consumer.deliver(ready)
         finally:
-            self._loading -= len(jobs)
-            self._bell.ring()
+            if self._open:
+                self._forget(jobs)
+                self._bell.ring()
         if together:
+            self._forget(together)
             self._consumer.deliver(together)
+
+    def _forget(self, jobs: Iterable[Leased]) -> None:
+        for job in jobs:
+            self._loading.pop((job.id, job.epoch), None)
 
     async def _ready(self, jobs: list[Leased]) -> list[Leased]:
         """Those of the jobs that have all their sections now; the others are settled."""
@@ -174,10 +197,12 @@ class Loader:
     def _loaded(self, job: Leased, cells: Loaded) -> Leased | None:
         """The job with its cells; or None, and it is settled."""
         if not self._leases.current(job.id, job.epoch):
+            self._forget([job])
             return None
         wrong = [cell for cell in cells.values() if isinstance(cell, HeadraceError)]
         if not wrong:
             return replace(job, cells={name: cell for name, cell in cells.items() if isinstance(cell, bytes)})
+        self._forget([job])
         error = next((one for one in wrong if isinstance(one, Unavailable)), wrong[0])
         if isinstance(error, Unavailable):
             self._give_back(job, error)
@@ -213,5 +238,8 @@ def _size(job: Leased) -> int:
 
 
 def _event(kind: EventKind, job: Leased, error: HeadraceError) -> Event:
-    about = (job.id, job.queue, job.task, job.key, job.attempt)
-    return Event(kind, *about, tenant=job.tenant, error=error, detail=str(error))
+    return Event(kind, *_about(job), tenant=job.tenant, error=error, detail=str(error))
+
+
+def _about(job: Leased) -> tuple[JobId, str, str, str | None, int]:
+    return job.id, job.queue, job.task, job.key, job.attempt

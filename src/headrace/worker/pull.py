@@ -185,6 +185,7 @@ class Pull:
         self._claimer.close()
         self._takers.end()
         await self._exchange.all_claimed(_TIME_TO_END)
+        await self._take_no_more()
         if self._packing:
             await asyncio.wait(self._packing)
         if forgotten := self._takers.forget():

@@ -298,6 +298,7 @@ class Worker:
         grace = micros(self._settings.worker.grace) / 1e6
         deadline = self._loop.time() + grace
         await self._exchange.all_claimed(grace)
+        await self._take_no_more()
         self._runner.give_back()
         await self._runner.drain(max(0.0, deadline - self._loop.time()))
         await self._exchange.all_settled()
