@@ -14,7 +14,7 @@ import pytest
 from headrace import App, Client
 from headrace.backends.postgres import PostgresBackend
 from headrace.seam.policy import Policy
-from headrace.seam.records import Cancel, Claim, Claimed, Row, Selector, Stamp, Watch
+from headrace.seam.records import Cancel, Claim, Claimed, Reap, Row, Selector, Stamp, Watch
 from tests.facades.harness import settings
 from tests.postgres import SCHEMA, server, stores
 
@@ -108,6 +108,25 @@ async def test_what_a_claim_could_not_have_had_is_not_told(store: PostgresBacken
         assert (numbers(claimed), claimed.next_in) == ([1], None)
         claimed = await claim(store)
         assert (numbers(claimed), claimed.next_in) == ([], LEASE)
+
+
+@pytest.mark.parametrize("governed", [False, True])
+async def test_a_job_on_its_last_chance_is_not_taken_for_one_that_somebody_has_in_hand(
+    store: PostgresBackend, governed: bool
+) -> None:
+    if governed:
+        assert await store.policies.save(Policy(queue="q", running=100), T0)
+    await store.insert([row(1)], T0)
+    assert numbers(await claim(store)) == [1]
+    now = T0 + LEASE
+    await store.reap(Reap(), now)
+    await store.insert([row(2)], now)
+    asked = Claim("w", ("q",), 10, LEASE, lost_below=1)
+    with in_hand(2):
+        claimed = await store.claim(asked, now)
+        assert (numbers(claimed), claimed.passed_over, claimed.next_in) == ([], True, 0)
+    claimed = await store.claim(asked, now)
+    assert (numbers(claimed), claimed.passed_over, claimed.next_in) == ([2], True, None)
 
 
 async def test_a_claim_looks_again_for_an_expired_job_that_somebody_has_in_hand(store: PostgresBackend) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from headrace import App, Task
+from headrace import App, Retry, Task
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, JobId, Move, Reap, Row, Selector
 from tests.facades.harness import World, simulate
@@ -213,6 +213,45 @@ def test_a_worker_whose_helper_is_of_no_use_makes_room() -> None:
     seen = run_fleet(6, 10, 1_000, 1, OfNoUse)
     assert (seen.makers, seen.beside) == (1, [0])
     assert seen.least() >= 50
+
+
+class Awaited(InLoop):
+    """A helper that does not come up."""
+
+    def start(self) -> None:
+        pass
+
+
+def test_while_one_waits_for_its_helper_others_are_not_late() -> None:
+    """What is delayed, and what is to run again, starts when it is due, not at the next poll."""
+
+    async def run(world: World) -> list[float]:
+        app, starts = world.app(worker={"concurrency": 2}), list[float]()
+        app.client.helper = Awaited(world.app)
+
+        @app.task(name="work")
+        async def work() -> Retry | None:
+            starts.append(world.now())
+            return Retry("1s") if len(starts) % 2 else None
+
+        async with app:
+            row = app.client.packer.pack(work.options(queue="aside").job())
+            await lose(world.memory, [row], world.clock.now())
+            working = asyncio.ensure_future(app.work())
+            await asyncio.sleep(1)
+            late = []
+            for _ in range(20):
+                began = world.now()
+                await (await work.options(delay="2s").enqueue()).result()
+                late += [starts[-2] - began - 2, starts[-1] - starts[-2] - 1]
+                await asyncio.sleep(1.7)
+            app.stop()
+            await working
+        return late
+
+    late = simulate(run)
+    assert len(late) == 40
+    assert -0.001 < min(late) <= max(late) < 0.1
 
 
 # -- the worker in a helper

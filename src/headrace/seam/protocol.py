@@ -457,7 +457,8 @@ class Backend(Protocol):
         When the chosen holder claims a single job without the bound, it stays chosen for a third of ``lease_for`` from
         then on: long enough to serve one job after the other, and not much longer if a job kills it. A holder whose
         time has run out is not chosen again for ``lease_for``, so that others get their try. Being chosen binds nobody,
-        and need not survive a crash: any claim without the bound gets the job.
+        and need not survive a crash: any claim without the bound gets the job. ``next_in`` is as if the jobs that are
+        passed over were not there: they hide neither what is due later, nor that nothing else is.
 
         **Groups.** Of each group of a queue, up to ``group_running`` jobs are *called* (1, if no policy says
         otherwise), and only called jobs are claimable. A called job stays called until it is no longer AVAILABLE or

@@ -200,9 +200,9 @@ class Claimed(Struct, frozen=True):
     jobs: list[Leased]
     next_in: int | None = None
     """When ``jobs`` is short of the limit: how long until the next job of these queues is due, or the pause of one of
-    them ends; None if there is neither. 0 means look again in a moment: ``max_bytes`` cut the answer short; another
-    step holds a due job; more became due than one claim promotes; or more queues and tenants have jobs than the
-    store visits at a time."""
+    them ends; None if there is neither. Jobs that ``lost_below`` passes over do not count. 0 means look again in a
+    moment: ``max_bytes`` cut the answer short; another step holds a due job; more became due than one claim promotes;
+    or more queues and tenants have jobs than the store visits at a time."""
     expired: Sequence[Reaped] = ()
     """Jobs that this claim cancelled because they had expired."""
     passed_over: bool = False

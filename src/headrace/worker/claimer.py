@@ -189,7 +189,7 @@ class Claimer:
             self._hungry = True
         elif not (claimed.expired or self._heard or self._making_room):
             self._hungry = False
-            due = claimed.next_in == 0 and not claimed.passed_over
+            due = claimed.next_in == 0
             self._sleep(self._pause(claimed, due=due))
             if self._idle and not due:
                 self.empty.set()
@@ -254,7 +254,7 @@ class Claimer:
             pause, self._retry_pause = self._retry_pause, min(2 * self._retry_pause, self._poll)
             return min(poll, pause)
         self._retry_pause = _RETRY_PAUSE
-        if claimed.passed_over or claimed.next_in is None:
+        if claimed.next_in is None:
             return poll
         return min(poll, claimed.next_in / 1e6)
 

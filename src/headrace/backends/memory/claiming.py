@@ -39,12 +39,12 @@ class Claiming:
                 visits.close()
 
         share_out(taken, parts, take)
-        for entry in taken.passed:
-            self._store.put_back(entry)
         next_in = None
         if len(taken.jobs) < req.limit:
             at_once = taken.unfinished or taken.bytes <= 0
             next_in = 0 if at_once else min(self._coming(req.queues, parts, now), default=None)
+        for entry in taken.passed:
+            self._store.put_back(entry)
         chosen = [self._chooses(queue, req, now) for queue in {entry.queue for entry in taken.passed}]
         if req.limit == 1 and req.lost_below is None:
             self._stays_chosen(req, now)

@@ -528,7 +528,7 @@ class PostgresBackend:
 
     def _hushed(self, req: r.Claim, notes: Mapping[str, Mapping[str, int]], claimed: r.Claimed) -> r.Claimed:
         """Tell the others where nothing is left for them."""
-        if notes and claimed.next_in != 0:
+        if notes and claimed.next_in != 0 and not claimed.passed_over:
             told = sum(jobs for tokens in notes.values() for jobs in tokens.values())
             if len(claimed.jobs) < req.limit or len(claimed.jobs) >= told:
                 self._notifier.hush(notes, claimed.next_in)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple
 
@@ -110,6 +110,12 @@ class Heads:
             self._look(tx, tuple([head.name for _, head in due]), now)
             self.unfinished = any(head.next_due is not None and head.next_due <= now for head in self.plain.values())
 
+    def pass_over(self, tx: Transaction, lanes: Collection[int], bound: int) -> None:
+        """In these lanes, jobs that were lost that often do not count."""
+        for name, head in self.plain.items():
+            if head.qid in lanes:
+                self.plain[name] = head._replace(first=tx.first(_SQL["head_below"], (head.qid, bound)))
+
     def any_due(self, now: int) -> bool:
         """Whether a claim finds something to do in a queue that is not governed."""
         return any(
@@ -168,7 +174,8 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     if taken.unfinished or (not taken.left and len(taken.jobs) < req.limit):
         next_in = 0
     elif taken.left:
-        next_in = 0 if found.unfinished else _coming(tx, req, now)
+        next_in = 0 if found.unfinished else _coming(tx, taken, now)
+    wake_passed(tx, taken)
     return _answer(tx, taken, next_in, now)
 
 
@@ -200,9 +207,10 @@ def _first_queues(tx: Transaction, req: Claim, taken: SqliteTaken, now: int) -> 
     return special + [name for name, _, special in rows if not special][: req.limit]
 
 
-def _coming(tx: Transaction, req: Claim, now: int) -> int | None:
-    """How long until there may be more to claim, when all that is due was taken."""
-    after = Heads(tx, req.queues, now)
+def _coming(tx: Transaction, taken: SqliteTaken, now: int) -> int | None:
+    """How long until there may be more to claim, when all that is due was taken or passed over."""
+    after = Heads(tx, taken.req.queues, now)
+    after.pass_over(tx, taken.passed_in, taken.lost_bound)
     coming = after.coming(now)
     for qid in after.governed.values():
         coming += GovernedQueue.load(tx, qid).coming(now)
@@ -222,7 +230,6 @@ def _share_out(tx: Transaction, found: Heads, taken: SqliteTaken, now: int) -> N
             visits.write()
 
     share_out(taken, found.parts(queues), take)
-    wake_passed(tx, taken)
 
 
 def _take_plain(tx: Transaction, found: Heads, taken: SqliteTaken, most: int, now: int) -> None:

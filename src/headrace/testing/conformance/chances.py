@@ -8,7 +8,7 @@ import pytest
 
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Reap
-from headrace.testing.conformance.base import LEASE, T0, job_id, needs, row
+from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, needs, row
 from headrace.testing.conformance.governed import GovernedBase
 
 NOW = T0 + LEASE
@@ -87,6 +87,39 @@ class ChanceTests(GovernedBase):
         await self.put(store, *(row(n) for n in range(2, 100)), at=NOW)
         asked = [self.chosen(store, f"w{n}", limit=3) for n in range(16)]
         assert sum(await asyncio.gather(*asked)) == 1
+
+    async def next_in(self, store: Backend, at: int, *queues: str) -> int | None:
+        """What a claim answers that passes a job over, and takes all others."""
+        claimed = await store.claim(Claim("w1", queues or ("q",), 10, LEASE, lost_below=1), at)
+        assert claimed.passed_over
+        return claimed.next_in
+
+    @pytest.mark.parametrize("queues", [("q",), ("q", "r"), ("r", "q")])
+    async def test_what_is_passed_over_does_not_hide_what_comes_next(
+        self, store: Backend, queues: tuple[str, ...]
+    ) -> None:
+        await self.lose(store, 1, 2)
+        assert await self.next_in(store, NOW, *queues) is None
+        await self.put(store, row(3), row(4, delay=5 * SECOND), row(5, queue="r", delay=9 * SECOND), at=NOW)
+        assert await self.next_in(store, NOW, *queues) == 5 * SECOND
+        assert await self.next_in(store, NOW + SECOND, *queues) == 4 * SECOND
+        then = {1: None, 2: 4 * SECOND}[len(queues)]
+        assert await self.next_in(store, NOW + 5 * SECOND, *queues) == then
+
+    @needs("policies")
+    @pytest.mark.parametrize("queues", [("q",), ("q", "r"), ("r", "q")])
+    async def test_nor_does_it_where_tenants_take_turns(self, store: Backend, queues: tuple[str, ...]) -> None:
+        await self.govern(store)
+        await self.lose(store, 1, 2)
+        assert await self.next_in(store, NOW, *queues) is None
+        await self.put(store, row(3), row(4, delay=5 * SECOND), row(5, tenant="b", delay=6 * SECOND), at=NOW)
+        await self.put(store, row(6, queue="r", delay=9 * SECOND), at=NOW)
+        assert await self.next_in(store, NOW, *queues) == 5 * SECOND
+        assert await self.next_in(store, NOW + SECOND, *queues) == 4 * SECOND
+        assert await self.next_in(store, NOW + 5 * SECOND, *queues) == SECOND
+        then = {1: None, 2: 3 * SECOND}[len(queues)]
+        assert await self.next_in(store, NOW + 6 * SECOND, *queues) == then
+        assert len(await self.take(store, 10, at=NOW + 6 * SECOND)) == 2
 
     @needs("policies")
     async def test_tenants_do_not_change_that(self, store: Backend) -> None:

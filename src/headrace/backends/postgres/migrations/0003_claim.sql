@@ -614,7 +614,7 @@ BEGIN
     END IF;
     v_next := CASE
         WHEN v_left <= 0 THEN NULL
-        WHEN v_more OR v_passed > 0 THEN v_now
+        WHEN v_more THEN v_now
         ELSE least(next_due(v_now, s.qids, v_marks, v_from, v_bound, v_got, v_now + p_lease_for, p_max_bytes, p_want, s.dying), s.pause)
     END;
     RETURN NEXT last_row(walked() - v_walked, v_passed, v_next - v_now, CASE WHEN NOT v_more THEN v_now END, NULL, NULL);

@@ -634,7 +634,7 @@ END $$;
 
 -- 5. Rest: tenants with no eligible job left fall asleep. Returns when the first of them wakes. Empty lanes are
 -- removed, and tenants that would be the same if they came back.
-CREATE FUNCTION rest(turn turns, gates task_gates, p_now bigint, p_tids bigint[]) RETURNS bigint
+CREATE FUNCTION rest(turn turns, gates task_gates, p_now bigint, p_tids bigint[], p_bound integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_wake bigint;
@@ -648,7 +648,7 @@ BEGIN
                 SELECT greatest(h.run_at, gates.until[array_position(gates.closed, l.task)]) AS until
                 FROM open_lanes(n.tid, NULL) AS l CROSS JOIN LATERAL (
                     SELECT least((
-                        SELECT y.run_at FROM ready AS y WHERE y.lane = l.lane
+                        SELECT y.run_at FROM ready AS y WHERE y.lane = l.lane AND y.lost < p_bound
                         ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 1
                     ), (
                         SELECT y.run_at FROM ready AS y
@@ -971,7 +971,7 @@ BEGIN
 END $$;
 
 -- Store what visits took. Returns when the first of these tenants wakes.
-CREATE FUNCTION end_visits(turn turns, gates task_gates, p_now bigint, p_visits visit[]) RETURNS bigint
+CREATE FUNCTION end_visits(turn turns, gates task_gates, p_now bigint, p_visits visit[], p_bound integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_wake bigint;
@@ -987,7 +987,7 @@ BEGIN
     )
     SELECT min(o.wake_at), array_agg(o.tid) FILTER (WHERE o.rests) INTO v_wake, v_resting FROM visited AS o;
     IF v_resting IS NOT NULL THEN
-        v_wake := least(v_wake, rest(turn, gates, p_now, v_resting));
+        v_wake := least(v_wake, rest(turn, gates, p_now, v_resting, p_bound));
     END IF;
     RETURN v_wake;
 END $$;
@@ -1042,6 +1042,7 @@ DECLARE
     v_visited integer := 0;
     v_moved integer;
     v_passed visit[] := '{}';
+    v_next bigint;
     s turn_scope := look_at_turns(p_now, v_qid, v_name, p_most, p_stopped);
     turn turns := s.turn;
     rule policies := s.rule;
@@ -1110,7 +1111,7 @@ BEGIN
                 gates := spend_rates(p_now, v_qid, (v_done[1]).tasks[1:v_some]);
             END IF;
         END IF;
-        turn.low_wake := least(turn.low_wake, end_visits(turn, gates, p_now, v_done));
+        turn.low_wake := least(turn.low_wake, end_visits(turn, gates, p_now, v_done, v_bound));
         v_looked := v_looked + coalesce(cardinality(gates.closed), 0) + coalesce(cardinality(gates.rated), 0);  -- each visit looks at all rules
         v_visited := v_visited + cardinality(v_done);
         IF v_looked >= 1000 OR v_visited >= c_visits THEN  -- leave the rest to the claims that follow
@@ -1125,14 +1126,14 @@ BEGIN
             v_alone := CASE WHEN v_alone_most IS NOT NULL THEN v.tid END;
         END IF;
     END LOOP;
+    v_next := CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN p_now ELSE least(scope.pause, next_turn(p_now, rule, turn)) END END;
     turn.low_wake := least(turn.low_wake, CASE WHEN v_passed <> '{}' THEN wake_passed(v_passed) END);
     UPDATE turns AS x SET round = turn.round, running = turn.running, full_at = coalesce(turn.full_at, 0),
         low_count = turn.low_count, low_since = turn.low_since, low_wake = turn.low_wake, low_tenant = turn.low_tenant
     WHERE x.qid = v_qid;
     RETURN NEXT last_row(
         0, CASE WHEN v_passed <> '{}' THEN choose(p_now, v_qid, p_holder, p_lease_for) ELSE 0 END,
-        CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN 0 ELSE least(scope.pause, next_turn(p_now, rule, turn)) - p_now END END,
-        NULL, p_max_bytes - v_bytes, true
+        v_next - p_now, NULL, p_max_bytes - v_bytes, true
     );
 END $$;
 
@@ -1268,7 +1269,7 @@ BEGIN
                 ELSE
                     v_passed := greatest(v_passed, a.passed_over);
                     v_bytes := v_bytes - a.bytes;
-                    v_more := v_more OR a.next_in = 0;
+                    v_next := least(v_next, p_now + a.next_in);
                 END IF;
             END LOOP;
         END IF;
@@ -1278,14 +1279,6 @@ BEGIN
             v_plenty := v_plenty || i;
         END IF;
     END LOOP;
-    IF v_left > 0 THEN
-        FOR i IN 1..coalesce(cardinality(v_qids), 0) LOOP
-            IF v_qids[i] > 0 AND NOT v_idle[i] THEN
-                SELECT least(v_next, next_turn(p_now, x, t)) INTO v_next
-                FROM policies AS x CROSS JOIN turns AS t WHERE x.queue = v_names[i] AND t.qid = v_qids[i];
-            END IF;
-        END LOOP;
-    END IF;
     RETURN NEXT last_row(
         0, v_passed, CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 OR v_behind OR v_more THEN 0 ELSE v_next - p_now END END, NULL, NULL, true
     );

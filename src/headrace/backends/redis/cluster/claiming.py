@@ -148,7 +148,7 @@ def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
             shares.setdefault(number, []).append(met)
             expired.pop(number, None)
     coming = [look.next_in for look in looks.values() if look.next_in is not None]
-    next_in = 0 if left or passed else min(coming, default=None)
+    next_in = 0 if left else min(coming, default=None)
     full = taken >= req.limit or room <= 0
     quiet = [number for number, look in looks.items() if full and look.quiet and number not in shares]
     return Plan(shares, expired, passed, next_in, None if full else at_horizon, quiet)

@@ -11,9 +11,11 @@ do
     -- Bytes of a job from which it pays to leave out what a run has replaced.
     local LARGE = 65536
 
-    -- Returns, by queue number: the time until there may be more (false: unknown), and whether there is more now.
+    -- Returns, by queue number: the time until there may be more for this holder (false: unknown), and whether
+    -- there is more now for any.
     local function rest_of(parts, b)
         local coming, more, asked = {}, {}, 0
+        local all_met = b.left() > 0 and not b.is_spent()
         for _, part in ipairs(parts) do
             if part.skipped and part.coming <= b.now then
                 coming[part[1]], more[part[1]] = false, true
@@ -27,7 +29,8 @@ do
                 local levels, comings = ready.first_levels(part), ask('ZMSCORE', base .. ':fq', part)
                 for i, qid in ipairs(part) do
                     local till = comings[i] and math.max(0, tonumber(comings[i]) - b.now) or false
-                    coming[qid], more[qid] = levels[qid] and 0 or till, levels[qid] and true or till == 0
+                    local only_passed = all_met and b.passed[qid]
+                    coming[qid], more[qid] = levels[qid] and not only_passed and 0 or till, levels[qid] and true or till == 0
                 end
             end
         end

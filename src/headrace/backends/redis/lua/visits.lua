@@ -163,15 +163,9 @@ local function open_visits()
         return total
     end
 
-    -- Returns the time until the queue may have more (nil: unknown), and whether it has something now for any holder. Jobs that were passed
-    -- over are still there.
+    -- Returns the time until the queue may have more (nil: unknown), and whether it has something now for any holder.
     local function turns_in(qid, b)
         local q = own.queue(qid)
-        for _, lane in ipairs(b.passing) do
-            if lane.qid == q.qid then
-                own.expect(lane.tenant, lane.passed_at)
-            end
-        end
         local bucket, most = own.queue_bucket(q), q.policy[RULE.running]
         if bucket and own.free(bucket, b.now) == 0 then
             return own.opens_at(bucket) - b.now, false
@@ -187,9 +181,20 @@ local function open_visits()
         return coming, awake or coming == 0
     end
 
+    -- The same, where the time does not count jobs that were passed over: they are still there, for others.
     local function coming(qid, b)
-        local till, more = turns_in(qid, b)
-        own.set_soon(tonumber(qid), more and 0 or till and b.now + till or nil)
+        local q, till, more = own.queue(qid), turns_in(qid, b)
+        local soon, passed = till, false
+        for _, lane in ipairs(b.passing) do
+            if lane.qid == q.qid then
+                own.expect(lane.tenant, lane.passed_at)
+                passed = true
+            end
+        end
+        if passed then
+            soon, more = turns_in(qid, b)
+        end
+        own.set_soon(tonumber(qid), more and 0 or soon and b.now + soon or nil)
         return till, more
     end
 

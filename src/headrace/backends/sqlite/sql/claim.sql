@@ -18,6 +18,10 @@ LEFT JOIN ready AS r ON r.lane = q.qid AND NOT q.governed AND q.paused_until <= 
         LIMIT 1
     )
 
+-- name: head_below
+-- PRIMARY KEY of ready: one lane from its head on, as far as the claim has walked it.
+SELECT priority, run_at, id FROM ready WHERE lane = ?1 AND lost < ?2 ORDER BY priority, run_at, id LIMIT 1
+
 -- name: any_due
 -- UNIQUE (name) of queues, one probe per name; PRIMARY KEY of ready: the heads of lanes, up to the first
 -- that has something.
