@@ -379,7 +379,18 @@ class Stumbling(Plain):
 
 
 @pytest.mark.parametrize(
-    "error", [BackendError("a passing one"), SchemaMismatch("gone"), ConfigError("no right"), NotLetIn("no right")]
+    "error",
+    [
+        BackendError("a passing one"),
+        SchemaMismatch("gone"),
+        ConfigError("no right"),
+        NotLetIn("no right"),
+        ConnectionResetError("gone"),
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        AttributeError("a bug of a driver"),
+    ],
+    ids=lambda error: type(error).__name__,
 )
 async def test_an_outcome_is_not_blamed_for_what_may_pass(
     make_app: Callable[..., App], store: Backend, error: Exception
@@ -400,7 +411,7 @@ async def test_an_outcome_is_not_blamed_for_what_may_pass(
     assert sorted(runs) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("error", [BackendError("again and again"), Unavailable("again and again")])
+@pytest.mark.parametrize("error", [BackendError("often"), Unavailable("often"), OSError("often")])
 async def test_an_outcome_that_is_refused_for_ever_holds_up_no_other(
     make_app: Callable[..., App], store: Backend, error: Exception
 ) -> None:

@@ -11,7 +11,7 @@ from headrace.core.backoff import Backoff
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.slow_calls import took
-from headrace.errors import BackendError, ConfigError, PartlyUnavailable, Rejected, Unavailable
+from headrace.errors import BackendError, ConfigError, PartlyUnavailable, PayloadError, Rejected, Unavailable
 from headrace.keeping.hard_bounds import HardBounds, Loads
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claimed, JobId, Record, Settlement
@@ -29,6 +29,8 @@ Stow = Callable[[list[Settlement]], Awaitable[list[Settlement]]]
 Refuse = Callable[[Settlement, Exception], Settlement | None]
 """What to store instead of a settlement that the store has rejected; None: nothing, and its lease goes on."""
 
+_OF_DATA = (Rejected, PayloadError, ValueError, TypeError, OverflowError)
+"""Errors that a store has because of what is in an outcome."""
 _PUT_OFF = 1.0
 """Seconds until a part of the store that is away is asked again to settle what it may have leased."""
 
@@ -303,7 +305,7 @@ class Trips:
 
 def _is_rejection(error: Exception) -> bool:
     """Whether the error says that what was sent is at fault. After any other error, a repetition may help."""
-    return isinstance(error, Rejected) or not isinstance(error, BackendError | ConfigError)
+    return isinstance(error, _OF_DATA) and not isinstance(error, ConfigError)
 
 
 def _accepted(record: Record | None, settlement: Settlement) -> bool:
