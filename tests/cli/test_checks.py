@@ -100,12 +100,12 @@ def test_health(run: Run, run_json: RunJson, project: Path) -> None:
     run("health", *URL, "--workers", "2", code=1)
 
 
-def beat(*names: str) -> None:
+def beat(*names: str, slots: int = 4) -> None:
     async def main() -> None:
         async with connect(URL[1]) as client:
             backend = await client.backend()
             for name in names:
-                await backend.renew(Beat(name, name, ("default",), 30 * SECOND, slots=4))
+                await backend.renew(Beat(name, name, ("default",), 30 * SECOND, slots=slots))
 
     asyncio.run(main())
 
@@ -126,6 +126,20 @@ def test_health_of_one_worker(run: Run, run_json: RunJson, project: Path) -> Non
     run("health", *URL, "--worker", "web-1", "--queue", "elsewhere", code=1)
     run("health", *URL, "--worker", "web-1", "--here", code=2)
     run("health", *URL, "--worker", "web-1", "--max-age", "1s", code=2)
+
+
+def test_a_worker_without_slots_is_not_alive(run: Run, run_json: RunJson, project: Path) -> None:
+    """It beats, and nothing runs."""
+    prepare()
+    beat("web-1", slots=0)
+    told = run("health", *URL, code=1).stdout
+    assert "warn  worker web-1: seen 0 s ago, 0 of 0 slots busy" in told
+    assert "fail  expected at least 1 worker alive, found 0, and 1 without slots" in told
+    assert "fail  queue default has due jobs and no worker" in told
+    report = run_json("health", *URL, "--worker", "web-1", code=1)
+    assert [one["alive"] for one in report["workers"]] == [False]
+    beat("web-2")
+    run("health", *URL)
 
 
 async def enqueue_elsewhere() -> None:

@@ -87,7 +87,8 @@ async def health_command(
     """Check that the store answers, that workers are alive, and that queues with due jobs have a worker.
 
     --worker and --here check only that those workers are alive: a probe must not fail because of others. A worker
-    counts as alive until it has been silent for one lease. A store that gives no answer in 5 s counts as away.
+    counts as alive until it has been silent for one lease, and only while at least one of its slots is up. A store that
+    gives no answer in 5 s counts as away.
 
     Exit code 0: healthy. 1: not healthy. 75: the store cannot be reached.
     """
@@ -167,10 +168,12 @@ def judge(url: str, stats: Stats, criteria: Criteria, now: int) -> Report:
         and (criteria.named is None or criteria.named.fullmatch(worker.worker))
     ]
     silence = criteria.max_silence
-    alive = [worker for worker in workers if silence is None or now - worker.seen_at <= silence]
+    heard = [worker for worker in workers if silence is None or now - worker.seen_at <= silence]
+    alive = [worker for worker in heard if worker.slots]
     problems = []
     if len(alive) < criteria.workers:
-        silent = f", and {len(workers) - len(alive)} silent" if len(alive) < len(workers) else ""
+        silent = f", and {len(workers) - len(heard)} silent" if len(heard) < len(workers) else ""
+        silent += f", and {len(heard) - len(alive)} without slots" if len(alive) < len(heard) else ""
         wanted = f"{counted(criteria.workers, 'worker')}{criteria.whose}"
         problems.append(f"expected at least {wanted} alive, found {len(alive)}{silent}")
     for queue in queues:
