@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
 
 from headrace.api.connection import open_backend
 from headrace.backends.postgres import PostgresBackend, transport
 from headrace.backends.redis import endpoint
+from headrace.backends.service_file import service_options
 from headrace.errors import ConfigError
 from tests import valkey
 
@@ -19,7 +21,7 @@ ASK_FOR_TLS = b"\x00\x00\x00\x08\x04\xd2\x16/"
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("PGSSLMODE", "PGSSLROOTCERT", "PGHOST", "PGHOSTADDR", "PGSERVICE"):
+    for name in ("PGSSLMODE", "PGSSLROOTCERT", "PGHOST", "PGHOSTADDR", "PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -61,7 +63,6 @@ def test_this_machine_does_not(url: str) -> None:
 def test_what_somebody_says_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert said("postgresql://db/x?sslmode=disable") == ("disable", None)
     assert said("postgresql://db/x?sslrootcert=/ours.pem") == ("verify-full", "/ours.pem")
-    assert said("postgresql://db/x?service=shop") == (None, None)
     (tmp_path / ".postgresql").mkdir()
     (tmp_path / ".postgresql" / "root.crt").touch()
     assert said("postgresql://db/x") == ("verify-full", None)
@@ -69,6 +70,78 @@ def test_what_somebody_says_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert said("postgresql:///x")[0] == "verify-full"
     monkeypatch.setenv("PGSSLMODE", "prefer")
     assert said("postgresql://db/x") == (None, None)
+
+
+SERVICES = """
+# ours
+[near]
+host=127.0.0.1
+dbname=x
+
+[far]
+host=db
+sslmode=prefer
+sslmode=require
+[shop]
+  host=db
+  sslrootcert=/ours.pem
+[ldap]
+ldap://ldap.example/x?y?base
+sslmode=disable
+[next]
+sslmode=disable
+"""
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+@pytest.mark.parametrize("place", ["PGSERVICEFILE", "HOME", "PGSYSCONFDIR"])
+def test_a_service_is_no_way_around_that(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_environment: bool, place: str
+) -> None:
+    """Only what its file says about TLS holds."""
+
+    def of(service: str, host: str = "", more: str = "") -> tuple[object, object]:
+        if by_environment:
+            monkeypatch.setenv("PGSERVICE", service)
+            return said(f"postgresql://{host}/x?{more}")
+        return said(f"postgresql://{host}/x?service={service}{more and '&'}{more}")
+
+    (tmp_path / "more").mkdir()
+    name = {"PGSERVICEFILE": "services", "HOME": ".pg_service.conf", "PGSYSCONFDIR": "more/pg_service.conf"}[place]
+    (tmp_path / name).write_text(SERVICES)
+    if place != "HOME":
+        monkeypatch.setenv(place, str(tmp_path / (name if place == "PGSERVICEFILE" else "more")))
+    assert of("far") == (None, None)
+    assert of("far", more="sslmode=verify-ca")[0] == "verify-ca"
+    assert of("near") == (None, None)
+    assert of("near", "db")[0] == "verify-full"
+    assert of("shop") == ("verify-full", None)
+    assert of("shop", "localhost") == (None, None)
+    assert of("nobody", "db")[0] == "verify-full"
+    assert of("nobody") == (None, None)
+
+
+@pytest.mark.parametrize("service", ["near", "far", "shop"])
+def test_services_are_read_as_libpq_reads_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, service: str) -> None:
+    (tmp_path / "services").write_text(SERVICES)
+    before = {one.keyword: one.val for one in Conninfo.get_defaults()}
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    monkeypatch.setenv("PGSERVICE", service)
+    after = {one.keyword: one.val for one in Conninfo.get_defaults()}
+    changed = {key.decode(): (after[key] or b"").decode() for key in after if after[key] != before[key]}
+    changed.pop("service")
+    expected = service_options({})
+    assert expected
+    assert changed == {key: value for key, value in expected.items() if (key, value) != ("sslmode", "prefer")}
+
+
+async def test_a_doctor_sees_what_a_service_says(
+    everything_is_far: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".pg_service.conf").write_text(SERVICES)
+    loud = open_backend("postgresql:///x?service=far")
+    assert isinstance(loud, PostgresBackend)
+    assert [(level, check) for level, check, _, _ in await loud.checks()] == [("warn", "transport")]
 
 
 async def test_a_postgres_without_tls_gets_no_password(everything_is_far: None) -> None:

@@ -15,12 +15,28 @@ from typing import Any
 import psycopg
 import pytest
 
+from headrace.contrib.django.configuration import database_url
 from tests.contrib.conftest import Project
 from tests.postgres import server
 
 DEADLINE = 300
+SERVICES = "[plain]\nhost=db\n[sealed]\nhost=db\nsslmode=require\n"
 CONTRACT = Path(__file__).with_name("contract.py")
 INTERRUPTED = Path(__file__).with_name("interrupted.py")
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_a_database_of_a_service_is_reached_as_django_reaches_it(
+    by_environment: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "services").write_text(SERVICES)
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+    for service, prefers in (("plain", True), ("sealed", False)):
+        options = {} if by_environment else {"service": service}
+        monkeypatch.setenv("PGSERVICE", service if by_environment else "")
+        said = database_url({"NAME": "shop", "OPTIONS": options}, {})
+        assert ("sslmode=prefer" in said, "sslmode" in said) == (prefers, prefers)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.backends.loopback import is_loopback
+from headrace.backends.service_file import service_options
 
 _IN_CLEAR = ("disable", "allow", "prefer")
 _AUTHORITIES = (
@@ -23,20 +24,20 @@ _AUTHORITIES = (
 def secured(given: Mapping[str, Any]) -> dict[str, str]:
     """What to add to the options of a URL. A server on another machine has to show a certificate for its name, by an
     authority that this system trusts; whoever wants it otherwise says so, by ``sslmode``."""
-    if "sslmode" in given or "PGSSLMODE" in os.environ or "service" in given or "PGSERVICE" in os.environ:
+    said = {**service_options(given), **given}
+    if "sslmode" in said or "PGSSLMODE" in os.environ or not _is_far(said):
         return {}
-    if not is_far(given):
-        return {}
-    return {"sslmode": "verify-full"} | ({} if _has_authority(given) else {"sslrootcert": _authorities()})
+    return {"sslmode": "verify-full"} | ({} if _has_authority(said) else {"sslrootcert": _authorities()})
 
 
 def in_clear(given: Mapping[str, Any]) -> str:
     """The ``sslmode`` by which what is sent to another machine may go in clear; empty if it never does."""
-    mode = given.get("sslmode") or os.environ.get("PGSSLMODE", "")
-    return str(mode) if mode in _IN_CLEAR and is_far(given) else ""
+    said = {**service_options(given), **given}
+    mode = said.get("sslmode") or os.environ.get("PGSSLMODE", "")
+    return str(mode) if mode in _IN_CLEAR and _is_far(said) else ""
 
 
-def is_far(given: Mapping[str, Any]) -> bool:
+def _is_far(given: Mapping[str, Any]) -> bool:
     """Whether one of the hosts may be another machine."""
     names, addresses = _said(given, "host", "PGHOST"), _said(given, "hostaddr", "PGHOSTADDR")
     return not all(is_loopback(address or name) for name, address in zip_longest(names, addresses, fillvalue=""))

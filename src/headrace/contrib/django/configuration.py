@@ -12,6 +12,7 @@ from django.db import connections
 from msgspec import Struct, convert, field
 from msgspec import ValidationError as Invalid
 
+from headrace.backends.service_file import service_options
 from headrace.core.names import did_you_mean
 from headrace.errors import ConfigError
 from headrace.text import shown, without_secrets
@@ -109,7 +110,7 @@ def database_url(parameters: Mapping[str, Any], options: Mapping[str, str]) -> s
     'postgresql:///shop?sslmode=require&host=%2Fvar%2Frun%2Fpg&schema=jobs'
     """
     given = {name: str(value) for name, value in dict(parameters.get("OPTIONS") or {}).items() if name not in _IGNORED}
-    query = {} if "service" in given or "PGSSLMODE" in os.environ else {"sslmode": "prefer"}
+    query = {} if "sslmode" in service_options(given) or "PGSSLMODE" in os.environ else {"sslmode": "prefer"}
     query |= given
     host, port = str(parameters.get("HOST") or ""), str(parameters.get("PORT") or "")
     if host.startswith(("/", "@")) or "," in host or ":" in host:
