@@ -83,7 +83,8 @@ async def _run(
         finally:
             fleet.stop()
         records = dict(zip(ids, await records_of(app, ids), strict=True))
-    runs = Ledger(ledger_folder).runs()
+    ledger = Ledger(ledger_folder)
+    runs = ledger.runs()
     by_kind: dict[str, list[JobId]] = {kind: [] for kind in made}
     for kind, job_id in zip(kinds, ids, strict=True):
         by_kind[kind].append(job_id)
@@ -99,20 +100,10 @@ async def _run(
         "most crashes by one killer": max(deaths, default=0),
         "unreadable jobs set aside": ended("garbage", JobState.FAILED),
         "worker deaths": crashes,
+        "epochs given out twice": ledger.doubled(),
         "seconds": round(time.monotonic() - began, 1),
     }
-    problems = [
-        text
-        for bad, text in (
-            (reached["innocent jobs done"] != jobs, "not every innocent job was done"),
-            (reached["innocent dead letters"], "innocent jobs among the dead letters"),
-            (reached["killers set aside"] != killers, "not every killer was set aside"),
-            (reached["most crashes by one killer"] > MAX_LOST + 1, "a killer crashed too often"),
-            (reached["unreadable jobs set aside"] != killers, "not every unreadable job was set aside"),
-            (crashes > killers * (MAX_LOST + 1), "more worker deaths than killers can explain"),
-        )
-        if bad
-    ]
+    problems = problems_of(reached, jobs, killers)
     asked = {"jobs": jobs, "killers": killers, "unreadable": killers, "processes": processes, "lease s": lease}
     return Outcome(
         scenario="poison",
@@ -123,3 +114,18 @@ async def _run(
         seed=seed,
         problems=problems,
     )
+
+
+def problems_of(reached: dict[str, Any], jobs: int, killers: int) -> list[str]:
+    """What does not hold."""
+    doubled = reached["epochs given out twice"]
+    said = (
+        (reached["innocent jobs done"] != jobs, "not every innocent job was done"),
+        (reached["innocent dead letters"], "innocent jobs among the dead letters"),
+        (reached["killers set aside"] != killers, "not every killer was set aside"),
+        (reached["most crashes by one killer"] > MAX_LOST + 1, "a killer crashed too often"),
+        (reached["unreadable jobs set aside"] != killers, "not every unreadable job was set aside"),
+        (reached["worker deaths"] > killers * (MAX_LOST + 1), "more worker deaths than killers can explain"),
+        (doubled, f"{doubled} leases were given out twice: two runs under one epoch"),
+    )
+    return [text for bad, text in said if bad]

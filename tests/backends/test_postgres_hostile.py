@@ -120,7 +120,8 @@ def numbers(value: int) -> str:
 REFUSED_ROWS: dict[str, list[dict[str, str]]] = {
     "texts": [
         {"task": "''"}, {"task": LONG}, {"task": "NULL"}, {"key": LONG}, {"group_name": LONG}, {"reply_to": LONG},
-        {"p_names": "'{\"\"}'"}, {"p_names": f"ARRAY[{LONG}]"},
+        {"p_names": "'{\"\"}'"}, {"p_names": f"ARRAY[{LONG}]"}, {"p_names": r"ARRAY[E'mail\n']"},
+        {"p_names": r"ARRAY[E'mail\u2028']"},
         {"p_names": "ARRAY(SELECT 'many ' || n FROM generate_series(1, 1000) AS n)"},
     ],
     "tenants": [
@@ -154,6 +155,7 @@ INSERTS = [call("own_insert_v1", **changed) for kind in REFUSED_ROWS.values() fo
     enqueue(id=str(THEIRS)),
     enqueue(cells={"headers": "AAAA" * 5_000}),
     enqueue(expires=-1),
+    enqueue(queue="mail\r\n"),
     enqueue(1, key="k2"),
     enqueue(1, key="other/k2"),
     Call(f"SELECT * FROM {SCHEMA}.enqueue_v1((SELECT jsonb_agg('{{}}'::jsonb) FROM generate_series(1, 10001)))"),
@@ -181,7 +183,7 @@ SAVES = [
     call("own_save_v1", **changed)
     for changed in (
         {"tenant": "'other'"}, {"name": "''"}, {"name": LONG}, {"name": "NULL"}, {"queue": LONG},
-        {"plan_priority": "-1"}, {"bucket": "-5"}, {"runs": str(2**63 - 1)}, {"runs": "-1"}, {"slot": str(BIG)},
+        {"queue": r"E'mail\x7f'"}, {"plan_priority": "-1"}, {"bucket": "-5"}, {"runs": str(2**63 - 1)}, {"runs": "-1"}, {"slot": str(BIG)},
         {"look_at": "-1"}, {"last_slot": str(BIG)}, {"last_job": f"'{THEIRS}'"}, {"uid": f"'{UID}'"},
         {"definition": "decode(repeat('00', 300000), 'hex')"}, {"definition": "NULL"},
         {"tenant": "'other'", "p_drops": "'{NULL}'"}, {"tenant": "'other'", "p_drops": "'{}'"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from psycopg.pq import Conninfo
 from headrace.api.connection import open_backend
 from headrace.backends.postgres import PostgresBackend, transport
 from headrace.backends.redis import endpoint
+from headrace.backends.redis.connection import check_clear
 from headrace.backends.service_file import service_options
 from headrace.errors import ConfigError
 from tests import valkey
@@ -180,6 +182,16 @@ async def test_a_valkey_on_another_machine_is_talked_to_by_tls(scheme: str, ever
     facts = await loud.checks()  # type: ignore[attr-defined]
     await loud.close()
     assert ("warn", "transport") in [fact[:2] for fact in facts]
+
+
+@pytest.mark.parametrize("page", ["docs/howto/streams.md", "src/headrace/api/streams.py"])
+def test_the_servers_that_the_docs_name_may_be_talked_to(page: str) -> None:
+    found = re.findall("streams://[?][^`']*valkey=(rediss?://[^&`']+)", Path(page).read_text())
+    assert found
+    for url in found:
+        given = endpoint.parse(url, {}, url)
+        for address in given.addresses:
+            check_clear(given, address)
 
 
 @pytest.mark.parametrize("url", ["postgresql://%ff@h/x", "postgresql://a:%ff@h/x", "redis://a:%ff@h"])

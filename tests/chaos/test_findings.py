@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from chaos import poison
 from chaos.books import disagreements
 from chaos.findings import Findings
 from chaos.freeze_workers import Freeze, _late
@@ -50,6 +51,16 @@ def test_a_lease_under_which_a_job_is_started_twice_is_told_of_whoever_starts_it
     assert ledger(tmp_path, *fine).doubled() == 0
     found = ledger(tmp_path, ("start", a, 2, 3, 4.0), ("start", b, 1, 1, 5.0), ("start", b, 1, 2, 6.0))
     assert found.doubled() == 2
+
+
+def test_a_run_of_poison_is_no_good_if_a_lease_was_given_out_twice() -> None:
+    reached = {
+        "innocent jobs done": 5, "innocent dead letters": 0, "killers set aside": 2, "most crashes by one killer": 3,
+        "unreadable jobs set aside": 2, "worker deaths": 6, "epochs given out twice": 0,
+    }  # fmt: skip
+    assert poison.problems_of(reached, 5, 2) == []
+    [problem] = poison.problems_of(reached | {"epochs given out twice": 1}, 5, 2)
+    assert "given out twice" in problem
 
 
 def test_a_run_without_fault_is_good(tmp_path: Path) -> None:

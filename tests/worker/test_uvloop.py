@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
 import uvloop
 
-from headrace import App, Task, immediate
+from headrace import App, EventKind, Task, immediate
 from headrace.worker.deadlines import Deadlines
 
 
@@ -46,6 +47,9 @@ def test_no_timeout_costs_a_slot(plain: bool) -> None:
 
     slow: Task[[], None] = app.task(**options)(blocks if plain else sleeps)
 
+    ends: Counter[str] = Counter()
+    app.observe(lambda event: ends.update([type(event.error).__name__] if event.kind is EventKind.FAILED else []))
+
     async def main() -> tuple[int, int, int]:
         async with app, asyncio.TaskGroup() as group:
             group.create_task(app.work())
@@ -59,3 +63,4 @@ def test_no_timeout_costs_a_slot(plain: bool) -> None:
         return health.alive, health.slots, health.busy
 
     assert uvloop.run(main()) == (8, 8, 0)
+    assert ends == {"TimeoutError": JOBS}

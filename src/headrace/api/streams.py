@@ -14,8 +14,8 @@ from headrace.text import url_without_secrets
 class Streams(Struct, frozen=True, kw_only=True):
     """PostgreSQL keeps the jobs, Valkey gives them out, and an object store takes what is large.
 
-    >>> Streams(pg="postgresql://db/jobs", valkey="redis://cache:6379").url
-    'streams://?pg=postgresql://db/jobs&valkey=redis://cache:6379'
+    >>> Streams(pg="postgresql://db/jobs", valkey="rediss://cache:6379").url
+    'streams://?pg=postgresql://db/jobs&valkey=rediss://cache:6379'
     """
 
     pg: str

@@ -32,6 +32,14 @@ BEGIN
         HINT = coalesce(p_hint, 'Clients check the same before they send anything.');
 END $$;
 
+-- Refuse a queue for jobs whose name has control characters: a stray line end would send jobs where no worker listens.
+CREATE FUNCTION refuse_control(p_queue text) RETURNS void LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF p_queue ~ '[\u0001-\u001f\u007f-\u009f\u2028\u2029]' THEN
+        PERFORM refuse(format('queue: %s contains a control character; remove line ends, tabs and the like', to_json(p_queue)));
+    END IF;
+END $$;
+
 -- A number for a name. It is as good as unique, so it need not be stored or locked.
 CREATE FUNCTION number_of(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT ('x' || encode(substr(sha256(convert_to(p_name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint & 4611686018427387903

@@ -231,6 +231,7 @@ BEGIN
         j.id := new_id(p_now / 1000 * 4096 + p_now % 1000 * 4096 / 1000 + p_ord - 1);
     END IF;
     queue := coalesce(CASE WHEN p_job ? 'queue' THEN given_text(p_ord, p_job, 'queue', 1) END, 'default');
+    PERFORM refuse_control(queue);
     j.tenant := coalesce(CASE WHEN p_job ? 'tenant' THEN given_text(p_ord, p_job, 'tenant', 0) END, '');
     j.key := CASE WHEN p_job ? 'key' THEN given_text(p_ord, p_job, 'key', 0) END;
     j.group_name := CASE WHEN p_job ? 'group' THEN given_text(p_ord, p_job, 'group', 0) END;

@@ -96,6 +96,7 @@ BEGIN
     IF (cardinality(p_names) <= cardinality(p_rows)) IS NOT TRUE THEN
         PERFORM refuse(format('expected at most as many queues as jobs, got %s for %s', cardinality(p_names), cardinality(p_rows)));
     END IF;
+    PERFORM refuse_control(n) FROM unnest(p_names) AS n;
     FOREACH r IN ARRAY p_rows LOOP
         IF (r.tenant = ANY (p_mine)) IS NOT TRUE THEN
             PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), r.tenant));

@@ -151,6 +151,7 @@ BEGIN
         ELSIF n.plan_priority < 0 THEN
             PERFORM refuse(format('plan_priority: expected 0 or more of a role that is confined to tenants, got %s', n.plan_priority));
         END IF;
+        PERFORM refuse_control(n.queue);
         n.name := own_schedule(v_mine, CASE WHEN p_drops[cardinality(v_schedules) + 1] THEN v_mine[1] ELSE n.tenant END, n.name);
         v_schedules := v_schedules || n;
     END LOOP;
