@@ -4,6 +4,7 @@ the machine down meets both."""
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import subprocess
 import sys
@@ -11,18 +12,21 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.results import Run, aligned, shown
+from benchmarks.results import Result, Run, aligned, shown
 from benchmarks.venvs import ROOT
 
 _METRICS = ("enqueue", "bulk", "drain", "pickup", "counted", "served", "journal", "appended")
 _SYSTEMS = ("headrace-sqlite-full", "headrace-postgres", "headrace-valkey")
+_COUNTS = re.compile("enqueue|drain|pickup_p50|pickup_p99|(wal|aof)_(bare|small|random|json)")
+"""The figures that must not get worse. The others explain them."""
 _HOME = ROOT / ".bench" / "commits"
 
 _Key = tuple[str, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure both by turns and print the medians and their ratio."""
+    """Measure both by turns and print the medians, their ratio and a verdict. Exit code 1: a figure that counts is
+    worse."""
     parser = argparse.ArgumentParser("python -m benchmarks.compare", description=__doc__)
     parser.add_argument("commit")
     parser.add_argument("--rounds", type=int, default=5)
@@ -37,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"-- round {number + 1} of {given.rounds}: {name}", file=sys.stderr, flush=True)
             runs[name].append(_measured(tree, asked))
     print("\n".join(report(given.commit, runs[given.commit], runs["this tree"])))
-    return 0
+    worse = what_is_worse(runs[given.commit], runs["this tree"])
+    print(f"\nworse, of enqueue, drain, pickup and log per job: {', '.join(worse) or 'nothing'}")
+    return 1 if worse else 0
 
 
 def _wanted(given: argparse.Namespace) -> Iterable[tuple[str, Sequence[str]]]:
@@ -66,15 +72,41 @@ def _measured(tree: Path, asked: Sequence[str]) -> Run:
 
 
 def report(commit: str, before: Sequence[Run], now: Sequence[Run]) -> list[str]:
-    """A line per figure that both have: the medians, their ratio, and how far apart the values lie."""
+    """A line per figure that both have: the medians, their ratio, how far apart the values lie, and the verdict."""
     old, new = _values(before), _values(now)
-    rows = [("system", "figure", commit, "this tree", "ratio", "spread before", "spread now")]
-    for key, unit in _units(now).items():
+    rows = [("system", "figure", commit, "this tree", "ratio", "verdict", "spread before", "spread now")]
+    for key, result in _latest(now).items():
         if key in old and (middle := statistics.median(old[key])):
             latest = statistics.median(new[key])
-            figures = (f"{shown(middle)} {unit}", f"{shown(latest)} {unit}", f"{latest / middle:.3f}")
-            rows.append((*key, *figures, _spread(old[key]), _spread(new[key])))
+            figures = (f"{shown(middle)} {result.unit}", f"{shown(latest)} {result.unit}", f"{latest / middle:.3f}")
+            said = verdict(old[key], new[key], more_is_better=result.more_is_better)
+            rows.append((*key, *figures, said, _spread(old[key]), _spread(new[key])))
     return aligned(rows)
+
+
+def what_is_worse(before: Sequence[Run], now: Sequence[Run]) -> list[str]:
+    """Of the figures that count and that both have."""
+    old, new = _values(before), _values(now)
+    return [
+        " ".join(key)
+        for key, result in _latest(now).items()
+        if key in old
+        and _COUNTS.fullmatch(result.metric)
+        and verdict(old[key], new[key], more_is_better=result.more_is_better) == "worse"
+    ]
+
+
+def verdict(before: Sequence[float], now: Sequence[float], *, more_is_better: bool) -> str:
+    """Whether all values now are beyond all before. Values that overlap tell of nothing but noise.
+
+    >>> verdict([9.0, 12.0], [13.0, 15.0], more_is_better=True), verdict([9.0, 12.0], [11.0, 90.0], more_is_better=True)
+    ('better', 'noise')
+    """
+    if max(now) < min(before):
+        return "worse" if more_is_better else "better"
+    if min(now) > max(before):
+        return "better" if more_is_better else "worse"
+    return "same" if len({*before, *now}) == 1 else "noise"
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -89,8 +121,8 @@ def _values(runs: Iterable[Run]) -> dict[_Key, list[float]]:
     return found
 
 
-def _units(runs: Iterable[Run]) -> dict[_Key, str]:
-    return {(result.system, result.metric): result.unit for run in runs for result in run.results}
+def _latest(runs: Iterable[Run]) -> dict[_Key, Result]:
+    return {(result.system, result.metric): result for run in runs for result in run.results}
 
 
 if __name__ == "__main__":
