@@ -25,9 +25,10 @@ from headrace.errors import Unavailable
 PLACES = 4
 """Connections that a client keeps at most."""
 MOST = PLACES + 2
-"""Of a process that only enqueues."""
-MOST_OF_THREADS = 2 * PLACES + 2
-"""Of one whose threads do: a few go straight to the store, and a loop serves the others."""
+"""Of a client whose callers are on a loop."""
+MOST_OF_THREADS = 2 * PLACES + 1
+"""Of one whose threads enqueue, counted apart. As docs/howto/postgres.md says: four go straight to the store, a loop with
+four serves the others, and hints have one."""
 MOST_OF_WORKER = PLACES + 3
 """A worker has one more for hints, and its heartbeat has some of its own."""
 _LOCK = "LOCK TABLE headrace.jobs, headrace.ready, headrace.leased, headrace.workers IN ACCESS EXCLUSIVE MODE"
@@ -50,7 +51,7 @@ async def run(
     budget: float = 120.0,
 ) -> Outcome:
     """For so many ``seconds`` nothing goes on in the store, while ``callers`` of one client and as many threads of
-    another enqueue and give up after ``patience``, and ``processes`` idle workers beat and claim."""
+    another, in the same process, enqueue and give up after ``patience``, and ``processes`` idle workers beat and claim."""
     ledger = folder / "ledger"
     ledger.mkdir()
     with postgres(folder) as store:

@@ -224,3 +224,24 @@ async def test_statistics(store: Store) -> None:
             await shop.admin.job(JobKey("mail", "nobody"))
         with pytest.raises(JobNotFound, match="no job"):
             await shop.admin.job(UUID(int=7))
+
+
+async def test_a_tenant_is_paused_in_all_queues_and_resumed(store: Store) -> None:
+    """Each is noted, and in which queues it was is told."""
+    shop = Shop(store)
+    async with shop.app:
+        for task in (shop.send, shop.charge):
+            await task.options(tenant="acme").enqueue(1)
+            await task.options(tenant="other").enqueue(2)
+        backend, upkeep = await shop.app.client.backend(), shop.admin.upkeep
+        assert sorted(await upkeep.pause_tenant("acme", "1h", actor="ada")) == ["mail", "pay"]
+        asked = Claim("w", ("mail", "pay"), 10, SECOND)
+        assert [job.tenant for job in (await backend.claim(asked, shop.clock.stamp())).jobs] == ["other", "other"]
+        assert sorted(await upkeep.resume_tenant("acme", actor="bob")) == ["mail", "pay"]
+        assert [job.tenant for job in (await backend.claim(asked, shop.clock.stamp())).jobs] == ["acme", "acme"]
+        assert list(await upkeep.resume_tenant("acme")) == []
+        noted = [one for one in await shop.admin.audit.entries() if one.action.endswith("tenant")]
+    assert [(one.actor, one.action, one.details) for one in noted[::-1][:2]] == [
+        ("ada", "pause tenant", {"tenant": "acme", "lasts": "1h"}),
+        ("bob", "resume tenant", {"tenant": "acme"}),
+    ]

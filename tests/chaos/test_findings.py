@@ -6,7 +6,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from chaos import poison
 from chaos.books import disagreements
 from chaos.findings import Findings
 from chaos.freeze_workers import Freeze, _late
@@ -17,6 +16,7 @@ from chaos.ledger import Ledger, Run, latest
 from chaos.syncs import Sync
 from chaos.worker import make_app
 
+from chaos import poison
 from headrace import JobState
 from headrace.backends.memory import MemoryBackend
 from headrace.seam.records import JobId, Record

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from headrace import Client
+from headrace.admin.audit import Audit
+from headrace.admin.upkeep import Upkeep
 from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Command
@@ -18,7 +20,7 @@ from headrace.cli.output import counted, note
 from headrace.cli.policy_output import policies_of
 from headrace.cli.tenant_output import has_no_jobs, named
 from headrace.cli.unknown_names import note_unknown, stats_of
-from headrace.core.durations import spell
+from headrace.core.durations import spell, spell_exactly
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMED = 5
@@ -55,12 +57,12 @@ async def pause_command(store: Store, place: tuple[str | None, str], all_queues:
     length = None if lasts is None else timedelta(microseconds=lasts)
     how_long = "until it is resumed" if lasts is None else f"for {spell(lasts)}"
     async with store.opened() as client:
-        await note_change(client, "pause tenant", queue=queue, tenant=tenant, lasts=lasts and spell(lasts))
         if queue is None:
-            queues = await policies_of(client).pause_tenant(tenant, lasts=length)
+            queues = await Upkeep(client, Audit(client)).pause_tenant(tenant, lasts and spell_exactly(lasts))
             print(f"{named(tenant)}  paused in all queues {how_long}")
             note(f"{_listed(queues)}; and queues that workers serve who start later")
         else:
+            await note_change(client, "pause tenant", queue=queue, tenant=tenant, lasts=lasts and spell(lasts))
             await _pause_in(client, queue, tenant, length, how_long)
 
 
@@ -83,12 +85,12 @@ async def resume_command(store: Store, place: tuple[str | None, str], all_queues
     """
     queue, tenant = place
     async with store.opened() as client:
-        await note_change(client, "resume tenant", queue=queue, tenant=tenant)
         if queue is None:
-            queues = await policies_of(client).resume_tenant(tenant)
+            queues = await Upkeep(client, Audit(client)).resume_tenant(tenant)
             print(f"{named(tenant)}  resumed in all queues")
             note(_listed(queues) if queues else "it was paused in none")
         else:
+            await note_change(client, "resume tenant", queue=queue, tenant=tenant)
             stats = await stats_of(client, queue)
             await policies_of(client).resume(queue, tenant=tenant)
             print(f"{named(tenant)}  resumed in queue {named(queue)}")
