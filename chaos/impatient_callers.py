@@ -27,8 +27,8 @@ PLACES = 4
 MOST = PLACES + 2
 """Of a client whose callers are on a loop."""
 MOST_OF_THREADS = 2 * PLACES + 1
-"""Of one whose threads enqueue, counted apart. As docs/howto/postgres.md says: four go straight to the store, a loop with
-four serves the others, and hints have one."""
+"""Of one whose threads enqueue, counted apart. As docs/howto/postgres.md says: four go straight to the store, a loop
+with four serves the others, and hints have one."""
 MOST_OF_WORKER = PLACES + 3
 """A worker has one more for hints, and its heartbeat has some of its own."""
 _LOCK = "LOCK TABLE headrace.jobs, headrace.ready, headrace.leased, headrace.workers IN ACCESS EXCLUSIVE MODE"
@@ -51,7 +51,7 @@ async def run(
     budget: float = 120.0,
 ) -> Outcome:
     """For so many ``seconds`` nothing goes on in the store, while ``callers`` of one client and as many threads of
-    another, in the same process, enqueue and give up after ``patience``, and ``processes`` idle workers beat and claim."""
+    another enqueue in one process and give up after ``patience``, and ``processes`` idle workers beat and claim."""
     ledger = folder / "ledger"
     ledger.mkdir()
     with postgres(folder) as store:

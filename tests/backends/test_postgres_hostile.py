@@ -184,7 +184,8 @@ SAVES = [
     for changed in (
         {"tenant": "'other'"}, {"name": "''"}, {"name": LONG}, {"name": "NULL"}, {"queue": LONG},
         {"queue": r"E'mail\x7f'"}, {"plan_priority": "-1"}, {"bucket": "-5"}, {"runs": str(2**63 - 1)},
-        {"runs": "-1"}, {"slot": str(BIG)}, {"look_at": "-1"}, {"last_slot": str(BIG)}, {"last_job": f"'{THEIRS}'"}, {"uid": f"'{UID}'"},
+        {"runs": "-1"}, {"slot": str(BIG)}, {"look_at": "-1"},
+        {"last_slot": str(BIG)}, {"last_job": f"'{THEIRS}'"}, {"uid": f"'{UID}'"},
         {"definition": "decode(repeat('00', 300000), 'hex')"}, {"definition": "NULL"},
         {"tenant": "'other'", "p_drops": "'{NULL}'"}, {"tenant": "'other'", "p_drops": "'{}'"},
     )
