@@ -182,10 +182,13 @@ def _makes_room(book: Ledger, queue: str, req: Claim, now: int) -> bool:
 
 
 def _check_next(book: Ledger, req: Claim, claimed: Claimed, now: int) -> None:
-    due = min((life.run_at for life in book.waiting(req.queues)), default=None)
-    if due is None:
+    """Jobs that the claim passes over do not count."""
+    bound = 2**31 if req.lost_below is None else req.lost_below
+    left = [life for life in book.waiting(req.queues) if life.run_at > now or life.lost < bound]
+    if not left:
         return
     book.reach("claim knows what is next")
-    if claimed.next_in is None or now + claimed.next_in > max(due, now):
-        waits = [life.id for life in book.waiting(req.queues) if life.run_at == due]
-        book.blame("I22", waits[0], f"next_in is {claimed.next_in}, but {short(waits[0])} is due in {due - now} µs")
+    first = min(left, key=lambda life: life.run_at)
+    if claimed.next_in is None or now + claimed.next_in > max(first.run_at, now):
+        due = first.run_at - now
+        book.blame("I22", first.id, f"next_in is {claimed.next_in}, but {short(first.id)} is due in {due} µs")
