@@ -54,8 +54,8 @@ class MemoryBackend:
         self._now = now
         self.ticks = MemoryTicks(self.store, self._begin, self._insert, self._cancel)
         self.policies = MemoryPolicies(self.store, self._begin, self.limits.count_cap)
-        self.references = MemoryReferences(self.store)
-        self.documents = MemoryDocuments(self.store)
+        self.references = MemoryReferences(self.store, self._begin)
+        self.documents = MemoryDocuments(self.store, self._begin)
         self.archive = Archive(self._ends, self.fetch, self.store.removals)
         self.tracks = MemoryTracks(self.store, self._begin)
         self.transfers = MemoryTransfers(self.store, self._begin)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.backends.memory.store import MemoryStore
+from headrace.backends.memory.capability import Capability
 from headrace.seam.documents import Document
 
 
-class MemoryDocuments:
+class MemoryDocuments(Capability):
     """The operations of a :class:`~headrace.seam.documents.DocumentStore`."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
 
     async def get(self, names: Sequence[str]) -> list[Document | None]:
         with self._store.lock:

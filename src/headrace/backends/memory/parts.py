@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from headrace.backends.memory.store import MemoryStore
+from headrace.backends.memory.capability import Capability
 from headrace.seam.parts import KEEP, KEPT, Part, inbox_of
 from headrace.seam.records import JobId, Stamp
 
 
-class MemoryParts:
+class MemoryParts(Capability):
     """See :class:`headrace.seam.parts.PartStore`."""
-
-    def __init__(self, store: MemoryStore, begin: Callable[[Stamp], int]) -> None:
-        self._store = store
-        self._begin = begin
 
     async def send(self, batch: Sequence[Part], at: Stamp = None) -> None:
         with self._store.lock:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from headrace.backends.memory.capability import Capability
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.memory.turns import MemoryTenant, MemoryTurns
 from headrace.backends.turns import opens_at
@@ -13,12 +14,11 @@ from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Te
 from headrace.seam.records import Names, Stamp
 
 
-class MemoryPolicies:
+class MemoryPolicies(Capability):
     """The operations of a :class:`~headrace.seam.protocol.PolicyStore`."""
 
     def __init__(self, store: MemoryStore, begin: Callable[[Stamp], int], count_cap: int) -> None:
-        self._store = store
-        self._begin = begin
+        super().__init__(store, begin)
         self._count_cap = count_cap
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import nsmallest
 
-from headrace.backends.memory.store import MemoryStore
+from headrace.backends.memory.capability import Capability
 from headrace.seam.records import JobId, Stamp
 from headrace.seam.references import RESULT, Referrer, Swap, is_reference, oldest_hour
 
 
-class MemoryReferences:
+class MemoryReferences(Capability):
     """The operations of a :class:`~headrace.seam.references.ReferenceStore`."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
 
     async def find(
         self, before: int, after: tuple[int, JobId] | None = None, limit: int = 100, at: Stamp = None

@@ -8,12 +8,13 @@ from heapq import nsmallest
 
 from msgspec.structs import replace
 
+from headrace.backends.memory.capability import Capability
 from headrace.backends.memory.store import MemoryStore
 from headrace.seam import ticks as t
 from headrace.seam.records import Cancel, Row, Stamp
 
 
-class MemoryTicks:
+class MemoryTicks(Capability):
     """The operations of a :class:`~headrace.seam.protocol.TickStore`."""
 
     def __init__(
@@ -23,8 +24,7 @@ class MemoryTicks:
         insert: Callable[[Row, int], object],
         cancel: Callable[[bytes, Cancel, int], object],
     ) -> None:
-        self._store = store
-        self._begin = begin
+        super().__init__(store, begin)
         self._insert = insert
         self._cancel = cancel
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 
 from msgspec.structs import replace
 
+from headrace.backends.memory.capability import Capability
 from headrace.backends.memory.sheets import TrackerSheets
-from headrace.backends.memory.store import MemoryStore
 from headrace.seam.records import Stamp
 from headrace.seam.tracks import Check, Erase, Sheets, Tally, Write
 
 
-class MemoryTracks:
+class MemoryTracks(Capability):
     """The operations of a :class:`~headrace.seam.tracks.TrackStore`."""
-
-    def __init__(self, store: MemoryStore, begin: Callable[[Stamp], int]) -> None:
-        self._store = store
-        self._begin = begin
 
     def _of(self, tracker: str) -> TrackerSheets:
         return self._store.trackers.setdefault(tracker, TrackerSheets())

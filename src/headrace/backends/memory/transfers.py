@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from headrace.backends.memory.capability import Capability
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.leg import Leg
-from headrace.backends.memory.store import MemoryStore
 from headrace.backends.parcels import WHOLE, not_confirmed, not_open, row_of
 from headrace.seam.records import JobId, JobKey, Stamp
 from headrace.seam.ticks import Tick
@@ -14,12 +14,8 @@ from headrace.seam.transfers import HeldKey, Parcel, Side
 from headrace.types import JobState
 
 
-class MemoryTransfers:
+class MemoryTransfers(Capability):
     """The operations of a :class:`~headrace.seam.transfers.TransferStore`."""
-
-    def __init__(self, store: MemoryStore, begin: Callable[[Stamp], int]) -> None:
-        self._store = store
-        self._begin = begin
 
     async def open_leg(self, leg: str, at: Stamp = None) -> None:
         with self._store.lock:

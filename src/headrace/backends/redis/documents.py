@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.backends.redis.references import Run
+from headrace.backends.redis.capability import Capability
 from headrace.seam.documents import Document
 
 
-class RedisDocuments:
+class RedisDocuments(Capability):
     """The operations of a :class:`~headrace.seam.documents.DocumentStore`."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
 
     async def get(self, names: Sequence[str]) -> list[Document | None]:
         found = await self._run("documents", "get", *names)

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 from headrace.backends.redis import marshalling
+from headrace.backends.redis.capability import Capability
 from headrace.seam.records import JobId, Stamp
 from headrace.seam.references import Referrer, Swap
 
 
-class Run(Protocol):
-    """Runs a script."""
-
-    def __call__(self, name: str, *args: Any) -> Awaitable[Any]: ...
-
-
-class RedisReferences:
+class RedisReferences(Capability):
     """The operations of a :class:`~headrace.seam.references.ReferenceStore`."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
 
     async def find(
         self, before: int, after: tuple[int, JobId] | None = None, limit: int = 100, at: Stamp = None

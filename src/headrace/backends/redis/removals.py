@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import Any
 
 from headrace.backends.redis import marshalling
+from headrace.backends.redis.capability import Capability
 from headrace.backends.states import STATES
 from headrace.seam.archive import Removal
 
 _FIELD = Struct(">IBI")
 
 
-class RedisRemovals:
+class RedisRemovals(Capability):
     """See :class:`headrace.backends.archive.Removals`."""
-
-    def __init__(self, run: Callable[..., Awaitable[Any]]) -> None:
-        self._run = run
 
     async def after(self, hour: int) -> list[Removal]:
         return sorted(_removal(*found) for found in marshalling.tuples(await self._run("removals", hour), 3))

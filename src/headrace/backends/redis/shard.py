@@ -77,16 +77,17 @@ class Shard:
         self._away = away
         self._claim_parts = ClaimParts(_NAMED)
         self._detours = Detours()
-        self.ticks = ShardTicks(self._run, away)
-        self.policies = ShardPolicies(self._run, self.limits.count_cap)
-        self.references = RedisReferences(self._run)
-        self.documents = RedisDocuments(self._run)
-        self.removals = RedisRemovals(self._run)
+        self.ticks = ShardTicks(self.run, away)
+        self.policies = ShardPolicies(self.run, self.limits.count_cap)
+        self.references = RedisReferences(self.run)
+        self.documents = RedisDocuments(self.run)
+        self.removals = RedisRemovals(self.run)
         self.archive = Archive(self.ends, self.fetch, self.removals)
-        self.tracks = RedisTracks(self._run)
-        self.transfers = RedisTransfers(self._run)
+        self.tracks = RedisTracks(lambda _: self.run)
+        self.transfers = RedisTransfers(self.run)
 
-    def _run(self, name: str, *args: Any) -> Coroutine[Any, Any, Any]:
+    def run(self, name: str, *args: Any) -> Coroutine[Any, Any, Any]:
+        """Run a script on the keys of the shard."""
         return run(self._connections, self._where, name, self._base, args)
 
     # -- writing
@@ -95,7 +96,7 @@ class Shard:
         """In several calls if it is much work for the server."""
         marshalling.checked(rows)
         if len(rows) == 1 and marshalling.is_alone(row := rows[0]) and row.queue not in self._detours:
-            if not await self._run("insert_one", at_arg(at), *marshalling.one_args(row)):
+            if not await self.run("insert_one", at_arg(at), *marshalling.one_args(row)):
                 return [r.Inserted(r.InsertStatus.NEW, row.id)]
             self._detours.add(row.queue)
         answers: list[r.Inserted] = []
@@ -113,7 +114,7 @@ class Shard:
 
     async def _insert(self, rows: Sequence[r.Row], at: r.Stamp) -> list[r.Inserted]:
         names, heads, *parts, bodies = marshalling.insert_args(rows)
-        found = await self._run("insert", at_arg(at), names, heads, *parts, *bodies)
+        found = await self.run("insert", at_arg(at), names, heads, *parts, *bodies)
         answers = [r.Inserted(r.InsertStatus.NEW, row.id) for row in rows]
         for number, status, job_id, state, attempt, result in found:
             if status in _FULL:
@@ -126,7 +127,7 @@ class Shard:
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
         first, *others = self._claim_parts.of(req)
-        answer = await self._run("claim", at_arg(at), *claim_args(first))
+        answer = await self.run("claim", at_arg(at), *claim_args(first))
         return await self._claim_others(await self._claimed(answer, first, at), int(answer[-1]), req, others, at)
 
     async def _claim_others(
@@ -138,7 +139,7 @@ class Shard:
             if left <= 0 or room <= 0:
                 break
             part = replace(other, limit=left, max_bytes=room)
-            answer = await self._run("claim", at_arg(at), *claim_args(part))
+            answer = await self.run("claim", at_arg(at), *claim_args(part))
             room = int(answer[-1])
             claimed = both(claimed, await self._claimed(answer, part, at))
         return claimed if len(claimed.jobs) < req.limit else replace(claimed, next_in=None)
@@ -150,7 +151,7 @@ class Shard:
             return claimed
         log.error("these jobs cannot be read and go to the dead letters: %s", [job.hex() for job in unreadable])
         try:
-            await self._run("set_aside", at_arg(at), req.holder, b"".join(unreadable))
+            await self.run("set_aside", at_arg(at), req.holder, b"".join(unreadable))
         except BackendError as error:
             log.warning(
                 "these jobs could not be set aside; that is tried again when their leases have expired: %s", error
@@ -167,7 +168,7 @@ class Shard:
         answer: list[Any] = []
         while not answer:
             rest = marshalling.finish_args(batch[len(settled) :], self._away)
-            answers, *answer = await self._run("finish_and_claim", at_arg(at), *claim_args(first), *rest)
+            answers, *answer = await self.run("finish_and_claim", at_arg(at), *claim_args(first), *rest)
             settled += _settled(answers)
         claimed = await self._claimed(answer[0], first, at)
         return settled, await self._claim_others(claimed, int(answer[0][-1]), req, others, at)
@@ -177,7 +178,7 @@ class Shard:
         settled: list[JobState | None] = []
         while len(settled) < len(batch):
             rest = marshalling.finish_args(batch[len(settled) :], self._away)
-            settled += _settled(await self._run("finish", at_arg(at), *rest))
+            settled += _settled(await self.run("finish", at_arg(at), *rest))
         return settled
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
@@ -191,7 +192,7 @@ class Shard:
 
     async def _renew(self, beat: r.Beat, at: r.Stamp) -> r.Renewed:
         worker = encode((beat.worker, beat.queues, beat.slots, beat.busy))
-        lost, cancels, paused, held, over = await self._run(
+        lost, cancels, paused, held, over = await self.run(
             "renew", at_arg(at), beat.holder, worker, beat.ttl, beat.lease_for, int(beat.leaving),
             marshalling.leases_arg(beat.leases), beat.gap, beat.at_work, r.CENSUS if beat.census else 0,
             marshalling.progress_arg(beat),
@@ -201,7 +202,7 @@ class Shard:
         return r.Renewed([beat.leases[i - 1] for i in lost], cancels, names, held=mine, overdue=over > 0)
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
-        flat, queues = await self._run("reap", at_arg(at), req.limit, req.max_lost, req.spread, *steady_args(req))
+        flat, queues = await self.run("reap", at_arg(at), req.limit, req.max_lost, req.spread, *steady_args(req))
         return marshalling.reaped(flat, marshalling.names(queues))
 
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
@@ -216,7 +217,7 @@ class Shard:
         above = sel.above
         while True:
             named, ids, keys, packed = _selection(sel, at, above)
-            answers, queues, upto = await self._run(
+            answers, queues, upto = await self.run(
                 "alter", at, named, ids, keys, packed, arguments(change)[0], text, number, applies,
                 sel.limit - len(found), _LOOK, int(dry),
             )  # fmt: skip
@@ -233,13 +234,13 @@ class Shard:
             removed, kept, more, _ = await self._sweep_keys(clause, at)
             return r.Swept(removed, 0, kept, bool(more))
         if clause.target is r.SweepTarget.TENANTS:
-            removed, more = await self._run("idle", at_arg(at), clause.limit, int(clause.dry_run))
+            removed, more = await self.run("idle", at_arg(at), clause.limit, int(clause.dry_run))
             return r.Swept(removed, 0, 0, bool(more))
         state = 0 if clause.target is r.SweepTarget.RESULTS else CODES[JobState(clause.target.value)]
         if clause.jobs is not None:
             return await self._sweep_named(clause, clause.jobs, state, at)
         bounds = [-1 if bound is None else bound for bound in (clause.older_than, clause.max_count, clause.max_bytes)]
-        removed, freed, kept, more = await self._run(
+        removed, freed, kept, more = await self.run(
             "sweep",
             at_arg(at),
             state,
@@ -256,7 +257,7 @@ class Shard:
     ) -> r.Swept:
         age = -1 if clause.older_than is None else clause.older_than
         flat = [part for job in jobs for part in job]
-        removed, freed, kept = await self._run(
+        removed, freed, kept = await self.run(
             "sweep_named", at_arg(at), state, age, clause.spare, at_arg(clause.ended_by), int(clause.dry_run), *flat
         )
         return r.Swept(removed, int(freed), kept, False)
@@ -264,12 +265,12 @@ class Shard:
     async def ends(self, state: JobState, after: Mark | None, limit: int, at: r.Stamp) -> tuple[list[End], int]:
         """See :class:`headrace.backends.archive.ListEnds`."""
         mark = (-1, b"") if after is None else (after.ended_at, after.id)
-        now, flat = await self._run("ends", at_arg(at), CODES[state], *mark, limit)
+        now, flat = await self.run("ends", at_arg(at), CODES[state], *mark, limit)
         return [End(int(end), job_id, size) for end, job_id, size in marshalling.tuples(flat, 3)], int(now) - MARGIN
 
     async def _sweep_keys(self, clause: r.SweepClause, at: r.Stamp) -> Any:
         most = -1 if clause.max_count is None else clause.max_count
-        return await self._run("keys", at_arg(at), most, clause.limit, int(clause.dry_run))
+        return await self.run("keys", at_arg(at), most, clause.limit, int(clause.dry_run))
 
     async def usage(self) -> Usage:
         """What the whole server takes up: a store does not know its own share."""
@@ -289,7 +290,7 @@ class Shard:
         keys = [(name.queue, name.key) for name in names if isinstance(name, r.JobKey)]
         ids = [name for name in names if not isinstance(name, r.JobKey)]
         wanted = [int("error" in want), int("result" in want), marshalling.wanted(want)]
-        now, answers, flat = await self._run("fetch", at_arg(at), b"".join(ids), encode(keys), *wanted)
+        now, answers, flat = await self.run("fetch", at_arg(at), b"".join(ids), encode(keys), *wanted)
         queues = marshalling.names(flat)
         found = [None if answer is None else marshalling.record(answer, queues, int(now), want) for answer in answers]
         by_id, by_key = iter(found[: len(ids)]), iter(found[len(ids) :])
@@ -299,7 +300,7 @@ class Shard:
         at = await self.now(at)
         below = b"" if after is None else bytes.fromhex(after)
         named, ids, keys, packed = _selection(sel, at, sel.above)
-        now, answers, flat, downto = await self._run("scan", at, named, ids, keys, packed, below, limit, _LOOK)
+        now, answers, flat, downto = await self.run("scan", at, named, ids, keys, packed, below, limit, _LOOK)
         queues = marshalling.names(flat)
         records = [marshalling.record(answer, queues, int(now), frozenset()) for answer in answers[:limit]]
         if len(answers) > limit:
@@ -324,7 +325,7 @@ class Shard:
         cursor, worker = "0" if names is None else "", "0"
         while True:
             wanted = encode(pieces.pop()) if pieces else ""
-            counted, found, listed, listed_upto, kept, ticks, keys = await self._run(
+            counted, found, listed, listed_upto, kept, ticks, keys = await self.run(
                 "stats", at_arg(at), wanted, cursor, worker
             )
             for *queue, rest in counted:
@@ -347,7 +348,7 @@ class Shard:
         """How long the oldest job has been due, in the levels from this one on."""
         age = -1
         while level:
-            found, level = await self._run("oldest", at_arg(at), queue, level)
+            found, level = await self.run("oldest", at_arg(at), queue, level)
             age = max(age, int(found))
         return age
 

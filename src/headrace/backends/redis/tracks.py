@@ -1,15 +1,15 @@
-"""The sheets of trackers in one shard: each operation is one call of a script."""
+"""The sheets of trackers, those of one tracker in one shard: each operation is one call of a script."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import Any
 
 import msgspec
 
+from headrace.backends.redis.capability import Run
 from headrace.backends.redis.marshalling import at_arg, tuples
-from headrace.backends.redis.references import Run
 from headrace.seam.records import Stamp
 from headrace.seam.tracks import Check, Erase, Sheet, Sheets, Tally, Write
 
@@ -25,20 +25,21 @@ _numbers = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
 class RedisTracks:
     """The operations of a :class:`~headrace.seam.tracks.TrackStore`."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run_of: Callable[[str], Run]) -> None:
+        """``run_of``: what runs scripts in the shard of a tracker."""
+        self._run_of = run_of
 
     async def read(self, tracker: str, points: Sequence[tuple[str, int]], at: Stamp = None) -> Sheets:
         now, found = 0, dict[tuple[str, int], Sheet]()
         for start in range(0, max(len(points), 1), _POINTS):
             asked = [part for point in points[start : start + _POINTS] for part in point]
-            stamp, *flat = await self._run("sheets", at_arg(at), tracker, *asked)
+            stamp, *flat = await self._run_of(tracker)("sheets", at_arg(at), tracker, *asked)
             now = now or int(stamp)
             found |= {(sheet.tier, sheet.low): sheet for sheet in _sheets(flat)}
         return Sheets(now, [found[name] for name in sorted(found)])
 
     async def walk(self, tracker: str, tier: str, start: int, limit: int = 100, at: Stamp = None) -> Sheets:
-        now, *flat = await self._run("walk_sheets", at_arg(at), tracker, tier, start, limit)
+        now, *flat = await self._run_of(tracker)("walk_sheets", at_arg(at), tracker, tier, start, limit)
         return Sheets(int(now), [*_sheets(flat)])
 
     async def write(self, tracker: str, batch: Sequence[Write | Check | Erase], at: Stamp = None) -> bool:
@@ -46,14 +47,16 @@ class RedisTracks:
             return True
         grows = any(isinstance(change, Write) and change.expect == 0 for change in batch)
         args = [part for change in batch for part in _change(change)]
-        return bool(await self._run("write_sheets" if grows else "rewrite_sheets", tracker, *args) == 1)
+        script = "write_sheets" if grows else "rewrite_sheets"
+        return bool(await self._run_of(tracker)(script, tracker, *args) == 1)
 
     async def due(self, tracker: str, limit: int, hold: int, at: Stamp = None) -> Sheets:
-        now, first, *flat = await self._run("due_sheets", at_arg(at), tracker, limit, hold)
+        now, first, *flat = await self._run_of(tracker)("due_sheets", at_arg(at), tracker, limit, hold)
         return Sheets(int(now), [*_sheets(flat)], int(first) - int(now) if first else None)
 
     async def tally(self, tracker: str | None = None) -> list[Tally]:
-        found = (Tally(*_names(name), *_numbers(packed)) for name, packed in tuples(await self._run("tally_sheets"), 2))
+        flat = await self._run_of(tracker or "")("tally_sheets")
+        found = (Tally(*_names(name), *_numbers(packed)) for name, packed in tuples(flat, 2))
         chosen = (one for one in found if tracker in (None, one.tracker))
         return sorted(chosen, key=lambda one: (one.tracker, one.tier))
 

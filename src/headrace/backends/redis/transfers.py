@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from headrace.backends.parcels import WHOLE, not_confirmed, not_open, row_of
 from headrace.backends.redis import marshalling
+from headrace.backends.redis.capability import Capability
 from headrace.backends.redis.job_layout import State, body, encode
 from headrace.backends.redis.marshalling import at_arg, or_false
 from headrace.backends.redis.pieces import slices
-from headrace.backends.redis.references import Run
 from headrace.backends.redis.schedule_layout import pack_tick
 from headrace.backends.states import CODES
 from headrace.seam.records import JobId, JobKey, Stamp
@@ -26,11 +26,8 @@ _FORGOTTEN = 2_000
 _BEGUN = 4
 
 
-class RedisTransfers:
+class RedisTransfers(Capability):
     """The operations of a :class:`~headrace.seam.transfers.TransferStore`."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
 
     async def open_leg(self, leg: str, at: Stamp = None) -> None:
         await self._run("leg", leg, 1, 0)

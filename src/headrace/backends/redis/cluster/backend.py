@@ -8,7 +8,6 @@ from functools import partial
 from headrace.backends.archive import Archive, End
 from headrace.backends.redis.checks import Fact, facts, transport
 from headrace.backends.redis.cluster import altering, claiming, reading, renewing, settling, storing, upkeep
-from headrace.backends.redis.cluster.documents import ClusterDocuments
 from headrace.backends.redis.cluster.policies import ClusterPolicies
 from headrace.backends.redis.cluster.references import ClusterReferences
 from headrace.backends.redis.cluster.removals import ClusterRemovals
@@ -17,6 +16,7 @@ from headrace.backends.redis.cluster.ticks import ClusterTicks
 from headrace.backends.redis.cluster.tracks import ClusterTracks
 from headrace.backends.redis.cluster.transfers import ClusterTransfers
 from headrace.backends.redis.connections import ClusterConnections
+from headrace.backends.redis.documents import RedisDocuments
 from headrace.backends.redis.endpoint import Endpoint
 from headrace.backends.redis.events import RedisEvents
 from headrace.backends.redis.hints import Listener
@@ -61,7 +61,7 @@ class ClusterBackend:
         self.ticks = ClusterTicks(lambda: self.shards)
         self.policies = ClusterPolicies(lambda: self.shards)
         self.references = ClusterReferences(lambda: self.shards)
-        self.documents = ClusterDocuments(lambda: self.shards)
+        self.documents = RedisDocuments(lambda name, *args: self.shards.all[0].run(name, *args))
         self.archive = Archive(self._ends, self.fetch, ClusterRemovals(lambda: self.shards))
         self.tracks = ClusterTracks(lambda: self.shards)
         self.transfers = ClusterTransfers(lambda: self.shards)

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from headrace.backends.redis.cluster.shards import Shards, by_shard, every
+from headrace.backends.redis.cluster.shards import Capability, by_shard, every
 from headrace.errors import ConfigError
 from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Names, Stamp
 
 
-class ClusterPolicies:
+class ClusterPolicies(Capability):
     """The operations of a :class:`~headrace.seam.protocol.PolicyStore`. All that belongs to a queue is in one shard, so
     its rules hold as on one server. The only rule for the whole store is that it takes no new job (a depth of 0)."""
-
-    def __init__(self, shards: Callable[[], Shards]) -> None:
-        self._open_shards = shards
-
-    @property
-    def _shards(self) -> Shards:
-        return self._open_shards()
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:
         if policy.queue == STORE:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from headrace.backends.redis.cluster.shards import Shards, every
+from headrace.backends.redis.cluster.shards import Capability, every
 from headrace.seam.archive import Removal, first_hour
 
 
-class ClusterRemovals:
+class ClusterRemovals(Capability):
     """See :class:`headrace.backends.archive.Removals`. Each shard counts what is removed from it."""
 
-    def __init__(self, shards: Callable[[], Shards]) -> None:
-        self._shards = shards
-
     async def after(self, hour: int) -> list[Removal]:
-        return first_hour(await every(shard.removals.after(hour) for shard in self._shards().all))
+        return first_hour(await every(shard.removals.after(hour) for shard in self._shards.all))
 
     async def forget(self, most: int, limit: int) -> int:
-        shards, gone = [shard.removals for shard in self._shards().all], 0
+        shards, gone = [shard.removals for shard in self._shards.all], 0
         over = min(limit, sum(await every(shard.count() for shard in shards)) - most)
         while gone < over:
             pages = await every(shard.after(-1) for shard in shards)

@@ -118,7 +118,7 @@ class ClusterShard(Shard):
     async def peek(self, req: r.Claim, queues: Sequence[str], at: r.Stamp) -> Peeked:
         """What a claim would find, in its order."""
         below = NO_BOUND if req.lost_below is None else req.lost_below
-        ids, priorities, run_ats, sizes, kinds, next_in, more, quiet, governed, paused, ends = await self._run(
+        ids, priorities, run_ats, sizes, kinds, next_in, more, quiet, governed, paused, ends = await self.run(
             "peek", at_arg(at), encode(queues), req.limit, below, req.max_bytes, wanted_bits(req)
         )
         met = [Met(*one) for one in zip(priorities, map(int, run_ats), ids, sizes, kinds, strict=True)]
@@ -128,29 +128,29 @@ class ClusterShard(Shard):
 
     async def take(self, req: r.Claim, at: r.Stamp) -> tuple[r.Claimed, int]:
         """A claim, and how many bytes there is still room for."""
-        answer = await self._run("claim", at_arg(at), *claim_args(req))
+        answer = await self.run("claim", at_arg(at), *claim_args(req))
         return await self._claimed(answer, req, at), int(answer[-1])
 
     async def choose(self, holder: str, lease_for: int, ids: Sequence[r.JobId], at: r.Stamp) -> bool:
         """Whether the holder is to make room for one of these jobs, which it has passed over."""
-        answer: int = await self._run("choose", at_arg(at), holder, lease_for, *ids)
+        answer: int = await self.run("choose", at_arg(at), holder, lease_for, *ids)
         return answer > 1
 
     async def expire(self, ids: Sequence[r.JobId], at: r.Stamp) -> list[r.Reaped]:
         """Cancel those of these jobs that are due and have expired."""
-        flat, queues = await self._run("expire", at_arg(at), b"".join(ids))
+        flat, queues = await self.run("expire", at_arg(at), b"".join(ids))
         return marshalling.reaped(flat, marshalling.names(queues))
 
     # -- reap, sweep
 
     async def overdue(self, req: r.Reap, at: r.Stamp) -> Overdue:
         """What a reap would find."""
-        flat, *rest = await self._run("overdue", at_arg(at), req.limit, *steady_args(req))
+        flat, *rest = await self.run("overdue", at_arg(at), req.limit, *steady_args(req))
         return Overdue([(int(end), job_id) for job_id, end in marshalling.tuples(flat, 2)], *rest)
 
     async def take_back(self, req: r.Reap, share: Share, at: r.Stamp) -> list[r.Reaped]:
         """Do one share of a reap."""
-        flat, queues = await self._run(
+        flat, queues = await self.run(
             "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, *steady_args(req),
             share.leases, share.first, share.total,
         )  # fmt: skip
@@ -161,7 +161,7 @@ class ClusterShard(Shard):
         age = -1 if clause.older_than is None else clause.older_than
         state = CODES[JobState(clause.target.value)]
         bounded = clause.max_count is not None or clause.max_bytes is not None
-        count, size, flat, more = await self._run(
+        count, size, flat, more = await self.run(
             "ended", at_arg(at), state, age, clause.limit + 1, int(bounded), int(clause.dry_run), clause.spare,
             at_arg(clause.ended_by),
         )  # fmt: skip
@@ -172,7 +172,7 @@ class ClusterShard(Shard):
 
     async def heaviest(self, bound: str, limit: int) -> list[tuple[bytes, int]]:
         """The tenants with most dead letters here, at most one more than the limit."""
-        flat = await self._run("heaviest", bound, limit)
+        flat = await self.run("heaviest", bound, limit)
         return [(tenant, int(held)) for tenant, held in marshalling.tuples(flat, 2)]
 
     async def give(
@@ -180,7 +180,7 @@ class ClusterShard(Shard):
     ) -> list[tuple[bytes, EndedJob]]:
         """The oldest dead letters of tenants that have too many; at most one more than the limit."""
         pairs = [part for gift in gifts for part in gift]
-        flat = await self._run(
+        flat = await self.run(
             "give", at_arg(at), clause.spare, clause.limit, bound, int(clause.dry_run), at_arg(clause.ended_by), *pairs
         )
         return [
@@ -191,7 +191,7 @@ class ClusterShard(Shard):
     async def remove(self, clause: r.SweepClause, jobs: Sequence[EndedJob], at: r.Stamp) -> tuple[int, int]:
         """Remove those of these jobs that have not changed. Returns how many, and their bytes."""
         flat = [part for job in jobs for part in (job.id, job.instant)]
-        removed, freed = await self._run("remove", at_arg(at), CODES[JobState(clause.target.value)], *flat)
+        removed, freed = await self.run("remove", at_arg(at), CODES[JobState(clause.target.value)], *flat)
         return removed, int(freed)
 
     async def outlived(self, clause: r.SweepClause, at: r.Stamp) -> Outlived:
@@ -215,32 +215,32 @@ class ClusterShard(Shard):
     async def locate(self, ids: Sequence[r.JobId], keys: Sequence[r.JobKey]) -> tuple[list[int], list[r.JobId]]:
         """For each id: whether it is unknown, here or leaving, or when it left. For each key: the id that last took it,
         or ``b""``."""
-        codes, jobs = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
+        codes, jobs = await self.run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
         return codes, jobs
 
     async def taken(self, keys: Sequence[r.JobKey], at: r.Stamp) -> list[bool]:
         """For each key whether it keeps a job from moving here."""
-        answers = await self._run("taken", at_arg(at), encode([(key.queue, key.key) for key in keys]))
+        answers = await self.run("taken", at_arg(at), encode([(key.queue, key.key) for key in keys]))
         return [bool(one) for one in answers]
 
     async def trace(self, ids: Sequence[r.JobId]) -> list[r.JobId]:
         """Leave traces of these jobs, which go to another shard. Returns those that are here after all."""
-        return [ids[i - 1] for i in await self._run("trace", b"".join(ids))]
+        return [ids[i - 1] for i in await self.run("trace", b"".join(ids))]
 
     async def untrace(self, ids: Sequence[r.JobId]) -> None:
         """Remove the traces of these jobs."""
-        await self._run("untrace", b"".join(ids))
+        await self.run("untrace", b"".join(ids))
 
     # -- what goes from shard to shard
 
     async def outbox(self, target: int, upto: bytes = b"") -> list[bytes]:
         """Drop the entries for ``target`` up to that serial, which have arrived. Returns the next ones."""
-        found: list[bytes] = await self._run("outbox", target, upto, _ENTRIES, _ENTRY_BYTES)
+        found: list[bytes] = await self.run("outbox", target, upto, _ENTRIES, _ENTRY_BYTES)
         return found
 
     async def receive(self, source: int, entries: Sequence[bytes]) -> bytes:
         """Take in entries of shard ``source``. Returns the serial of the last one."""
-        serial: bytes = await self._run("receive", source, *entries)
+        serial: bytes = await self.run("receive", source, *entries)
         return serial
 
 

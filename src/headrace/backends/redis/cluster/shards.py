@@ -202,6 +202,17 @@ class Shards:
         await self.relay.carry_waiting(range(len(self.all)), {self.number_of(key.queue) for key in keys})
 
 
+class Capability:
+    """Something that the shards can do together beside the ten operations."""
+
+    def __init__(self, shards: Callable[[], Shards]) -> None:
+        self._open_shards = shards
+
+    @property
+    def _shards(self) -> Shards:
+        return self._open_shards()
+
+
 def by_shard(items: Iterable[T], number_of: Callable[[T], int]) -> dict[int, list[T]]:
     """Items by the number of their shard, in their order."""
     groups: dict[int, list[T]] = {}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.backends.redis.cluster.shards import Shards, every, gather, shorten
+from headrace.backends.redis.cluster.shards import Capability, Shards, every, gather, shorten
 from headrace.backends.redis.schedule_layout import Alteration, Past, Stored
 from headrace.backends.redis.ticks import Found, Outcomes
 from headrace.errors import Unavailable
@@ -36,18 +36,14 @@ class Location(NamedTuple):
     past: Past
 
 
-class ClusterTicks:
+class ClusterTicks(Capability):
     """The operations of a :class:`~headrace.seam.protocol.TickStore`."""
 
     def __init__(self, shards: Callable[[], Shards]) -> None:
-        self._open_shards = shards
+        super().__init__(shards)
         self._seen: dict[str, Location] = {}
         self._histories: dict[bytes, int] = {}
         """By uid: a shard that had a tick of the schedule."""
-
-    @property
-    def _shards(self) -> Shards:
-        return self._open_shards()
 
     def _saw(self, number: int, found: Iterable[Stored]) -> None:
         for one, past in found:

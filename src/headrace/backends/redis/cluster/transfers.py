@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import nsmallest
 
-from headrace.backends.redis.cluster.shards import Shards, by_shard, every
+from headrace.backends.redis.cluster.shards import Capability, by_shard, every
 from headrace.seam.records import JobId, JobKey, Stamp
 from headrace.seam.ticks import Tick
 from headrace.seam.transfers import HeldKey, Parcel, Side
 
 
-class ClusterTransfers:
+class ClusterTransfers(Capability):
     """The operations of a :class:`~headrace.seam.transfers.TransferStore`. A parcel stays in the shard that its job
     left. A job arrives in the shard of its queue, which also has its entry in the ledger."""
-
-    def __init__(self, shards: Callable[[], Shards]) -> None:
-        self._open_shards = shards
-
-    @property
-    def _shards(self) -> Shards:
-        return self._open_shards()
 
     async def open_leg(self, leg: str, at: Stamp = None) -> None:
         await every(shard.transfers.open_leg(leg, at) for shard in self._shards.all)
