@@ -19,6 +19,7 @@ from headrace.backends.postgres import connections as postgres_connections
 from headrace.backends.postgres import hints as postgres_hints
 from headrace.backends.redis import connections as redis_connections
 from headrace.backends.redis import hints as redis_hints
+from headrace.backends.redis import subscription as redis_subscription
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
 from tests import postgres, valkey
@@ -160,12 +161,15 @@ class OverValkey(Network):
         patch.setattr(redis_connections, "LIMIT", seconds)
 
     def listen_closely(self, patch: pytest.MonkeyPatch) -> None:
-        for name, value in {"_BLOCK": 1, "_PATIENCE": 1.5, "_QUIET": 0.2, "_ANSWER": 0.2}.items():
+        for name, value in {"_BLOCK": 1, "_PATIENCE": 1.5}.items():
             patch.setattr(redis_hints, name, value)
+        for name, value in {"_PATIENCE": 1.5, "_QUIET": 0.2, "_ANSWER": 0.2}.items():
+            patch.setattr(redis_subscription, name, value)
 
     def listen_for_ever(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(redis_hints, "_PATIENCE", 3_600.0)
         for name in ("_QUIET", "_PATIENCE"):
-            patch.setattr(redis_hints, name, 3_600.0)
+            patch.setattr(redis_subscription, name, 3_600.0)
 
     async def lost(self, line: Proxy, call: Awaitable[Any]) -> None:
         before = _scripts_run()

@@ -14,7 +14,7 @@ from servers.valkey import Valkey
 from servers.valkey_cluster import ValkeyCluster
 
 from headrace import App, EventKind
-from headrace.backends.redis import hints, rights
+from headrace.backends.redis import rights, subscription
 from headrace.errors import ConfigError
 from headrace.seam.records import Cancel, Selector
 from headrace.testing.conformance.base import T0, row
@@ -140,7 +140,7 @@ async def test_a_user_whose_rights_are_taken_away_meanwhile_is_told(own: Valkey)
 
 async def test_whoever_waits_for_hints_may_wait_for_long(own: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is asked now and then whether it is still there."""
-    monkeypatch.setattr(hints, "_QUIET", 0.05)
+    monkeypatch.setattr(subscription, "_QUIET", 0.05)
     async with opened(url(own)) as store:
         assert store.hints is not None
         async with store.hints.listen(["inbox:me"]) as heard:

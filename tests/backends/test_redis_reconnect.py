@@ -18,7 +18,7 @@ from servers.valkey import Refused, Valkey
 
 from headrace import App, EventKind, JobState
 from headrace.api.connection import open_backend
-from headrace.backends.redis import connection, connections, hints
+from headrace.backends.redis import connection, connections, hints, subscription
 from headrace.backends.redis.connection import Connection
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam.protocol import Backend, Hints
@@ -284,7 +284,9 @@ def hints_of(store: Backend) -> Hints:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever listens to channels asks soon and waits little; what else is silent is not noticed."""
-    for name, value in {"_QUIET": 0.2, "_ANSWER": 0.3, "_LEAVING": 0.1, "_PATIENCE": 3_600.0}.items():
+    for name, value in {"_QUIET": 0.2, "_ANSWER": 0.3, "_PATIENCE": 3_600.0}.items():
+        monkeypatch.setattr(subscription, name, value)
+    for name, value in {"_LEAVING": 0.1, "_PATIENCE": 3_600.0}.items():
         monkeypatch.setattr(hints, name, value)
 
 

@@ -15,7 +15,7 @@ from headrace.backends.redis.opening import check
 from headrace.backends.redis.parts import RedisParts
 from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
-from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.redis.translate import refusals
 from headrace.seam.protocol import Left
 from headrace.seam.records import Claim, Claimed, Settlement, Stamp
 from headrace.types import JobState
@@ -70,10 +70,8 @@ class RedisBackend(Shard):
 
     async def checks(self, kept: int = 0) -> list[Fact]:
         """Facts about the server for operators; ``kept`` is how many bytes of ended jobs retention may keep."""
-        try:
+        with refusals(self._endpoint.where):
             return transport(self._endpoint) + await facts(partial(self._connections.call, self._base), kept, DIGESTS)
-        except Refused as error:
-            raise translated(error, self._endpoint.where) from error
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         claimed = await super().claim(req, at)

@@ -42,7 +42,7 @@ class Connection(asyncio.Protocol):
     _transport: asyncio.Transport
 
     def __init__(self, where: str, limit: float, unheard: str = "") -> None:
-        self._where = where
+        self.where = where
         self._unheard = unheard
         """What to add to a message if the server never sends anything that we understand."""
         self._limit = limit
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
             await self.close()
 
     def _gone(self) -> Unavailable:
-        return Unavailable(f"{self._where} cannot serve just now: {self._why}")
+        return Unavailable(f"{self.where} cannot serve just now: {self._why}")
 
     def _look(self) -> None:
         """Close the connection if the server is silent for too long."""

@@ -14,7 +14,7 @@ from headrace.backends.redis.connection import Connection, connect
 from headrace.backends.redis.endpoint import Address, Endpoint, Mode
 from headrace.backends.redis.reconnecting import Reconnecting
 from headrace.backends.redis.requests import Argument
-from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.redis.translate import Refused, refusals, translated
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Unavailable
 
@@ -105,10 +105,8 @@ class ServerConnections(Connections):
 
     async def _check_role(self, connection: Connection) -> None:
         """Nothing is read from a replica: it may be behind."""
-        try:
+        with refusals(self._endpoint.where):
             said = await connection.call("INFO", "replication")
-        except Refused as error:
-            raise translated(error, self._endpoint.where) from error
         if b"role:slave" in said:
             raise Unavailable(
                 f"{self._endpoint.where} is a replica just now: the URL must name the primary, or its sentinels"

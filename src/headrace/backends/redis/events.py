@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from headrace.backends.postbox import Postbox
-from headrace.backends.redis.connection import Connection
 from headrace.backends.redis.connections import Connections
-from headrace.backends.redis.translate import Refused, translated
-from headrace.errors import HeadraceError, Unavailable
+from headrace.backends.redis.subscription import subscribed
+from headrace.backends.redis.translate import Refused, refusals, translated
+from headrace.errors import HeadraceError
 
 log = logging.getLogger("headrace")
-
-_LIMIT, _QUIET, _ANSWER = 7.0, 10.0, 5.0
 
 
 class RedisEvents:
@@ -49,70 +45,10 @@ class RedisEvents:
     @asynccontextmanager
     async def listen(self) -> AsyncIterator[AsyncIterator[bytes]]:
         postbox = Postbox()
-        try:
-            connection = await self._connections.single(self._base(), limit=_LIMIT)
-        except Refused as error:
-            raise translated(error, self._where, base=self._prefix) from error
-        watching: asyncio.Task[None] | None = None
-        try:
-            subscription = _Subscription(connection, self._channel, postbox, self._where)
-            await subscription.start()
-            watching = asyncio.get_running_loop().create_task(subscription.watch(), name="headrace-events")
-            yield aiter(postbox)
-        except Refused as error:
-            raise translated(error, self._where, base=self._prefix) from error
-        finally:
-            if watching is not None:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-            await connection.close()
 
+        def heard(_channel: bytes, message: bytes) -> None:
+            postbox.post(message)
 
-class _Subscription:
-    """The channel, on a connection of its own."""
-
-    def __init__(self, connection: Connection, channel: bytes, postbox: Postbox, where: str) -> None:
-        self._connection = connection
-        self._channel = channel
-        self._postbox = postbox
-        self._where = where
-        self._loop = asyncio.get_running_loop()
-        self._heard_at = self._loop.time()
-        self._started: asyncio.Future[None] = self._loop.create_future()
-
-    async def start(self) -> None:
-        self._connection.subscribe(self._heard, [self._channel])
-        try:
-            async with asyncio.timeout(_ANSWER):
-                await self._started
-        except TimeoutError:
-            raise self._silent() from None
-
-    async def watch(self) -> None:
-        """Ask a server that has been silent for long whether it is still there."""
-        while True:
-            asked = self._loop.time()
-            self._connection.send("PING")
-            await asyncio.sleep(_QUIET)
-            if self._heard_at < asked:
-                self._postbox.post(self._silent())
-                return
-
-    def _silent(self) -> Unavailable:
-        return Unavailable(f"{self._where}: no answer on the connection for events")
-
-    def _heard(self, said: Any) -> None:
-        self._heard_at = self._loop.time()
-        problem: Exception | None = said if isinstance(said, Refused) else None
-        if said is None:
-            problem = Unavailable(f"{self._where} cannot serve just now: the connection for events broke")
-        if problem is not None:
-            if self._started.done():
-                self._postbox.post(problem)
-            else:
-                self._started.set_exception(problem)
-        elif said[0] == b"subscribe":
-            if not self._started.done():
-                self._started.set_result(None)
-        elif said[0] == b"message":
-            self._postbox.post(said[2])
+        with refusals(self._where, self._prefix):
+            async with subscribed(self._connections, self._base(), [self._channel], heard, postbox.post, "events"):
+                yield aiter(postbox)

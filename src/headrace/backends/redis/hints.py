@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from headrace.backends.redis.connection import Connection
 from headrace.backends.redis.connections import Connections
-from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.redis.subscription import subscribed
+from headrace.backends.redis.translate import Refused, refusals, translated
 from headrace.errors import Unavailable
 from headrace.seam.records import Claim, Claimed, Hint
 
@@ -18,10 +19,6 @@ _BLOCK = 2
 """Seconds that the server holds a request for signals."""
 _PATIENCE = 7.0
 """Seconds that the server has to answer such a request."""
-_QUIET = 10.0
-"""Seconds of silence on a channel after which the server is asked whether it is still there."""
-_ANSWER = 5.0
-"""Seconds that it has to answer that."""
 _LEAVING = 1.0
 """Seconds that a leaving listener takes to pass on signals meant for others."""
 _SIGNAL_TTL = 60
@@ -85,31 +82,29 @@ class Listener:
                 channels[f"{self._prefix}:{kind}:{name}".encode()] = topic
         news: _News = asyncio.Queue()
         self._news.add(news)
+
+        def heard(channel: bytes, job_id: bytes) -> None:
+            news.put_nowait(Hint(channels[channel], job_id if len(job_id) == 16 else None))
+
         try:
-            async with AsyncExitStack() as stack:
-                stack.push_async_callback(self._pass_on_all, news)
-                readers = await stack.enter_async_context(self._signal_readers(signals, news))
-                subscription = await stack.enter_async_context(self._subscription(channels, news)) if channels else None
-                yield self._hear(news, readers, subscription)
-        except Refused as error:
-            raise translated(error, self._where, base=self._prefix) from error
+            with refusals(self._where, self._prefix):
+                async with AsyncExitStack() as stack:
+                    stack.push_async_callback(self._pass_on_all, news)
+                    readers = await stack.enter_async_context(self._signal_readers(signals, news))
+                    if channels:
+                        await stack.enter_async_context(
+                            subscribed(self._connections, self._base(""), channels, heard, news.put_nowait, "hints")
+                        )
+                    yield self._hear(news, readers)
         finally:
             self._news.discard(news)
 
-    async def _hear(
-        self, news: _News, readers: list[_SignalReader], subscription: _Subscription | None
-    ) -> AsyncIterator[Hint]:
+    async def _hear(self, news: _News, readers: list[_SignalReader]) -> AsyncIterator[Hint]:
         while True:
             if self._wanting:
                 for reader in readers:
                     reader.ask()
-            if subscription is not None:
-                subscription.check()
-            try:
-                async with asyncio.timeout(_QUIET):
-                    found = await news.get()
-            except TimeoutError:
-                continue
+            found = await news.get()
             if isinstance(found, Signal):
                 if self._wanting:
                     yield Hint(found.topic)
@@ -152,16 +147,6 @@ class Listener:
             yield readers
         finally:
             await asyncio.gather(*(reader.leave() for reader in readers))
-
-    @asynccontextmanager
-    async def _subscription(self, channels: dict[bytes, str], news: _News) -> AsyncIterator[_Subscription]:
-        connection = await self._connections.single(self._base(""), limit=_PATIENCE)
-        try:
-            subscription = _Subscription(connection, channels, news, self._where)
-            await subscription.start()
-            yield subscription
-        finally:
-            await connection.close()
 
 
 class _SignalReader:
@@ -251,58 +236,3 @@ class _SignalReader:
                     await asyncio.wait([request])
         self._is_open = False
         self._connection.end()
-
-
-class _Subscription:
-    """The channels of this process."""
-
-    def __init__(self, connection: Connection, channels: dict[bytes, str], news: _News, where: str) -> None:
-        self._connection = connection
-        self._channels = channels
-        self._news = news
-        self._where = where
-        self._missing = len(channels)
-        self._loop = asyncio.get_running_loop()
-        self._heard_at = self._loop.time()
-        self._asked_at: float | None = None
-        self._started: asyncio.Future[None] = self._loop.create_future()
-
-    async def start(self) -> None:
-        """Subscribe. Returns when everything published from now on is heard."""
-        self._connection.subscribe(self._heard, list(self._channels))
-        try:
-            async with asyncio.timeout(_ANSWER):
-                await self._started
-        except TimeoutError:
-            raise self._silent() from None
-
-    def _silent(self) -> Unavailable:
-        return Unavailable(f"{self._where}: no answer on the connection for hints")
-
-    def _heard(self, said: Any) -> None:
-        self._heard_at = self._loop.time()
-        problem: Exception | None = said if isinstance(said, Refused) else None
-        if said is None:
-            problem = Unavailable(f"{self._where} cannot serve just now: the connection for hints broke")
-        if problem is not None:
-            if self._started.done():
-                self._news.put_nowait(problem)
-            else:
-                self._started.set_exception(problem)
-        elif said[0] == b"subscribe":
-            self._missing -= 1
-            if not self._missing and not self._started.done():
-                self._started.set_result(None)
-        elif said[0] == b"message":
-            _, channel, job_id = said
-            self._news.put_nowait(Hint(self._channels[channel], job_id if len(job_id) == 16 else None))
-
-    def check(self) -> None:
-        """Ask a server that has been silent for long whether it is still there; raises if it does not answer."""
-        now = self._loop.time()
-        if self._asked_at is not None and self._asked_at > self._heard_at:
-            if now - self._asked_at > _ANSWER:
-                raise self._silent()
-        elif now - self._heard_at >= _QUIET:
-            self._asked_at = now
-            self._connection.send("PING")

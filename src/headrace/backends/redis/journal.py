@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from headrace.backends.redis.connections import Connections
-from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.redis.translate import refusals
 from headrace.seam.journal import KEPT, JournalEntry
 from headrace.seam.records import Stamp
 
@@ -29,23 +29,19 @@ class RedisJournal:
     async def write(self, text: bytes, at: Stamp = None) -> int:
         instant = await self._now() if at is None else at
         base = self._base()
-        try:
+        with refusals(self._where, base):
             number = int(await self._connections.call(base, "INCR", f"{base}:journal:n"))
             member = number.to_bytes(8, "big") + instant.to_bytes(8, "big") + text
             await self._connections.call(base, "ZADD", f"{base}:journal", 0, member)
             if number % _TRIMMED == 0:
                 await self._trim(base)
-        except Refused as error:
-            raise translated(error, self._where, base=base) from error
         return number
 
     async def read(self, before: int | None = None, limit: int = 100) -> list[JournalEntry]:
         base = self._base()
         top = b"+" if before is None else b"(" + before.to_bytes(8, "big")
-        try:
+        with refusals(self._where, base):
             found = await self._connections.call(base, "ZREVRANGEBYLEX", f"{base}:journal", top, "-", "LIMIT", 0, limit)
-        except Refused as error:
-            raise translated(error, self._where, base=base) from error
         return [
             JournalEntry(int.from_bytes(one[:_NUMBER]), int.from_bytes(one[_NUMBER:_AT]), one[_AT:]) for one in found
         ]

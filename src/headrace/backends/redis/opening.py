@@ -7,7 +7,7 @@ from functools import partial
 from headrace.backends.redis.connections import ClusterConnections, Connections
 from headrace.backends.redis.endpoint import Endpoint, Mode
 from headrace.backends.redis.rights import lacking
-from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.redis.translate import refusals
 from headrace.errors import ConfigError, SchemaMismatch
 
 _OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
@@ -17,20 +17,18 @@ LAYOUT = "4"
 
 async def check(connections: Connections, base: str, endpoint: Endpoint) -> None:
     """Refuse servers that would lose jobs, or that cannot run the scripts."""
-    try:
+    with refusals(endpoint.where, base):
         facts = read_info(await connections.call(base, "INFO"))
         check_server(facts, endpoint, endpoint.where)
         await _check_rights(connections, base, endpoint)
         await _check_layout(connections, base, endpoint)
-    except Refused as error:
-        raise translated(error, endpoint.where, base=base) from error
 
 
 async def check_cluster(
     connections: ClusterConnections, base: str, endpoint: Endpoint, wanted: int | None, usual: int
 ) -> int:
     """Check every primary of a cluster. Returns how many shards the store has."""
-    try:
+    with refusals(endpoint.where, base):
         for address, connection in await connections.owners():
             check_server(read_info(await connection.call("INFO")), endpoint, f"{endpoint.where}: {address}")
         await _check_rights(connections, base, endpoint)
@@ -38,8 +36,6 @@ async def check_cluster(
         key = f"{base}:shards"
         await connections.call(base, "SETNX", key, usual if wanted is None else wanted)
         count = int(await connections.call(base, "GET", key))
-    except Refused as error:
-        raise translated(error, endpoint.where, base=base) from error
     if wanted not in (None, count):
         raise ConfigError(
             f"{endpoint.where}: shards: the store was made with {count}, got {wanted}: the number cannot change; leave "

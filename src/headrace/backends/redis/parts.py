@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.scripts import run
-from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.redis.translate import refusals
 from headrace.seam.parts import KEEP, KEPT, Part, inbox_of
 from headrace.seam.records import JobId, Stamp
 
@@ -39,12 +39,10 @@ class RedisParts:
     async def read(self, job_id: JobId, after: tuple[int, int], limit: int = 100, at: Stamp = None) -> list[Part]:
         base = self._base_of(inbox_of(job_id))
         first = b"[" + _place(after[0], after[1] + 1)
-        try:
+        with refusals(self._where, base):
             found = await self._connections.call(
                 base, "ZRANGEBYLEX", f"{base}:parts:{inbox_of(job_id)}", first, "+", "LIMIT", 0, limit
             )
-        except Refused as error:
-            raise translated(error, self._where, base=base) from error
         return [
             Part(job_id, int.from_bytes(one[:_NUMBER]), int.from_bytes(one[_NUMBER:_BODY]), one[_BODY:])
             for one in found

@@ -29,7 +29,7 @@ from headrace.backends.redis.scripts import run
 from headrace.backends.redis.ticks import ShardTicks
 from headrace.backends.redis.tracks import RedisTracks
 from headrace.backends.redis.transfers import RedisTransfers
-from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.redis.translate import refusals
 from headrace.backends.states import CODES, STATES
 from headrace.errors import BackendError, StoreFull
 from headrace.seam import records as r
@@ -274,10 +274,8 @@ class Shard:
 
     async def usage(self) -> Usage:
         """What the whole server takes up: a store does not know its own share."""
-        try:
+        with refusals(self._where):
             info = read_info(await self._connections.call(self._base, "INFO", "memory"))
-        except Refused as error:
-            raise translated(error, self._where) from error
         return Usage(int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)) or None)
 
     # -- reading
@@ -355,10 +353,8 @@ class Shard:
     async def now(self, at: r.Stamp = None) -> int:
         if at is not None:
             return at
-        try:
+        with refusals(self._where, self._base):
             seconds, micros = await self._connections.call(self._base, "TIME")
-        except Refused as error:
-            raise translated(error, self._where, base=self._base) from error
         return int(seconds) * 1_000_000 + int(micros)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ssl import SSLError
 
 from headrace.backends.refusal import NotLetIn
@@ -47,6 +49,15 @@ def translated(error: Exception, where: str, *, base: str = "", login: str = LOG
     if isinstance(error, OSError):
         return Unavailable(f"{where} cannot serve just now: {said}")
     return error
+
+
+@contextmanager
+def refusals(where: str, base: str = "") -> Iterator[None]:
+    """Raise what the server refuses within as an error of the core."""
+    try:
+        yield
+    except Refused as error:
+        raise translated(error, where, base=base) from error
 
 
 def _refusal(said: str, where: str, prefix: str, login: str) -> Exception:

@@ -25,7 +25,7 @@ from headrace.backends.redis.opening import check_cluster
 from headrace.backends.redis.parts import RedisParts
 from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
-from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.redis.translate import refusals
 from headrace.errors import Unavailable
 from headrace.seam import records as r
 from headrace.seam.archive import Mark
@@ -110,12 +110,10 @@ class ClusterBackend:
         """Facts about each server that has slots, for operators; ``kept`` is how many bytes of ended jobs retention may
         keep in all."""
         owners = await self._connections.owners()
-        try:
+        with refusals(self._endpoint.where):
             found = [
                 (address, await facts(connection.call, kept // len(owners), DIGESTS)) for address, connection in owners
             ]
-        except Refused as error:
-            raise translated(error, self._endpoint.where) from error
         each = [fact._replace(what=f"{address}: {fact.what}") for address, of in found for fact in of]
         return transport(self._endpoint) + each
 
