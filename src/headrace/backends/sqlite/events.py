@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from headrace.backends.postbox import Postbox
-from headrace.backends.sqlite.hints import bind, directory_of, is_trusted, unlink
+from headrace.backends.sqlite.hints import Sender, bind, directory_of, is_trusted, received, unlink
 
 _NAME = re.compile("events-[0-9a-f]{8}")
 
@@ -21,18 +21,18 @@ class SqliteEvents:
     def __init__(self, database: str) -> None:
         self._database = database
         self._directory = directory_of(database)
-        self._sender: socket.socket | None = None
+        self._sender = Sender()
         self._own: set[str] = set()
 
     async def heard(self) -> bool:
         for address in self._listeners():
-            self._post(address, b"?")
+            self._sender.post(address, b"?")
         return bool(self._listeners())
 
     async def tell(self, messages: Sequence[bytes]) -> None:
+        told = [b"!" + message for message in messages]
         for address in self._listeners():
-            for message in messages:
-                self._post(address, b"!" + message)
+            self._sender.post(address, *told)
 
     @asynccontextmanager
     async def listen(self) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -53,9 +53,7 @@ class SqliteEvents:
 
     def close(self) -> None:
         """Stop sending."""
-        if self._sender is not None:
-            self._sender.close()
-            self._sender = None
+        self._sender.close()
 
     def _listeners(self) -> list[str]:
         try:
@@ -66,23 +64,8 @@ class SqliteEvents:
             return []
         return [os.path.join(self._directory, name) for name in names]
 
-    def _post(self, address: str, message: bytes) -> None:
-        if self._sender is None:
-            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._sender.setblocking(False)
-        try:
-            self._sender.sendto(message, address)
-        except ConnectionRefusedError:  # its process is gone
-            unlink(address)
-        except OSError:  # its buffer is full, or it has just gone: a lost message is lawful
-            pass
-
 
 def _hear(listening: socket.socket, postbox: Postbox) -> None:
-    while True:
-        try:
-            message = listening.recv(1 << 16)
-        except OSError:
-            return
+    for message in received(listening):
         if message[:1] == b"!":
             postbox.post(message[1:])

@@ -10,7 +10,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from zlib import crc32
@@ -36,7 +36,6 @@ class SqliteHints:
     """Sends the hints of a transaction to listeners, and listens.
 
     The name of a listener's socket begins with a mask of its topics, so that a sender wakes few of them for nothing.
-    Sending never waits: a listener whose buffer is full has enough to wake up for, and one that is gone is removed.
     """
 
     def __init__(self, database: str) -> None:
@@ -44,7 +43,7 @@ class SqliteHints:
         self._directory = directory_of(database)
         self._listeners: list[tuple[int, str]] = []
         self._listed_at = -1
-        self._sender: socket.socket | None = None
+        self._sender = Sender()
         self._own: set[_Listener] = set()
 
     @asynccontextmanager
@@ -69,7 +68,7 @@ class SqliteHints:
             messages = [_encode(topic, ids[at : at + _IDS_AT_ONCE]) for at in range(0, len(ids) or 1, _IDS_AT_ONCE)]
             for mask, address in listeners:
                 if mask & bit:
-                    self._post(address, messages)
+                    self._sender.post(address, *messages)
 
     def close(self) -> None:
         """Stop listening and sending. What dead processes left is removed, and the directory with its last socket."""
@@ -77,10 +76,8 @@ class SqliteHints:
             listener.close()
         self._own.clear()
         for _, address in self._look():
-            self._post(address, [b""])
-        if self._sender is not None:
-            self._sender.close()
-            self._sender = None
+            self._sender.post(address, b"")
+        self._sender.close()
         try:
             os.rmdir(self._directory)
         except OSError:
@@ -90,8 +87,7 @@ class SqliteHints:
         """This is a forked child: the sockets are the parent's."""
         for listener in self._own:
             listener.abandon()
-        if self._sender is not None:
-            self._sender.close()
+        self._sender.close()
 
     def _look(self) -> list[tuple[int, str]]:
         """The listeners; the directory is read again only when it has changed."""
@@ -110,17 +106,32 @@ class SqliteHints:
             self._listed_at = -1
         return self._listeners
 
-    def _post(self, address: str, messages: Sequence[bytes]) -> None:
-        if self._sender is None:
-            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._sender.setblocking(False)
+
+class Sender:
+    """Sends to listeners. It never waits: a listener whose buffer is full has enough to wake up for, and one that is
+    gone is removed."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+
+    def post(self, address: str, *messages: bytes) -> None:
+        """Send a listener these messages, as far as it has room for them."""
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.setblocking(False)
         try:
             for message in messages:
-                self._sender.sendto(message, address)
+                self._socket.sendto(message, address)
         except ConnectionRefusedError:  # its process is gone
             unlink(address)
-        except OSError:  # its buffer is full, or it has just gone: a lost hint is lawful
+        except OSError:  # its buffer is full, or it has just gone: what is sent may get lost
             pass
+
+    def close(self) -> None:
+        """Stop for now."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
 class _Listener:
@@ -153,11 +164,7 @@ class _Listener:
 
     def _hear(self) -> None:
         assert self._socket is not None
-        while True:
-            try:
-                message = self._socket.recv(1 << 16)
-            except OSError:
-                return
+        for message in received(self._socket):
             for hint in _decode(message):
                 if hint.topic in self._topics:
                     self._mailbox.post(hint)
@@ -189,6 +196,15 @@ def bind(database: str, directory: str, address: str) -> socket.socket | None:
         else:
             return listener
     return None
+
+
+def received(listener: socket.socket) -> Iterator[bytes]:
+    """The messages that have come."""
+    while True:
+        try:
+            yield listener.recv(1 << 16)
+        except OSError:
+            return
 
 
 def _make(database: str, directory: str) -> bool:
