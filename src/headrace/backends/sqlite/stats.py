@@ -73,7 +73,7 @@ def _queue(row: Any, scheduled: int, oldest: int | None, now: int) -> QueueStats
 
 def usage_of(session: Session, path: str) -> Usage:
     """What the file and its log take up, without pages that are free; and what there is on the volume."""
-    pages, free, size = (int(session.one(_SQL[name], ())[0]) for name in ("pages", "free_pages", "page_size"))
+    pages, free, size = session.one(_SQL["pages"], ())
     volume, log = os.statvfs(os.path.dirname(path)), f"{path}-wal"
     wal = os.stat(log).st_size if os.path.exists(log) else 0
     used = (pages - free) * size + wal

@@ -42,6 +42,7 @@ WHERE NOT governed AND policy IS NULL
 
 -- headers, error and the four sections are NULL (absent), a BLOB (small), or an INTEGER (a row of ``cells``). ``far``
 -- is 1 if one of them is an INTEGER. ``lane`` is the lane of the job in ``ready``, or the last one it was in.
+-- ``object_hour`` is the hour, since 1970, of the oldest object that a cell refers to.
 CREATE TABLE jobs (
     seq INTEGER PRIMARY KEY,
     id BLOB NOT NULL,
@@ -64,10 +65,12 @@ CREATE TABLE jobs (
     parameters ANY,
     vm_state ANY,
     metadata ANY,
-    blob ANY
+    blob ANY,
+    object_hour INTEGER
 ) STRICT;
 
 CREATE UNIQUE INDEX jobs_id ON jobs (id);
+CREATE INDEX jobs_objects ON jobs (object_hour, id) WHERE object_hour IS NOT NULL;
 
 -- Cells that are too big for their job's row.
 CREATE TABLE cells (
@@ -78,7 +81,7 @@ CREATE TABLE cells (
 -- AVAILABLE. The table is its own claim index: the jobs of a lane lie in claim order. The lane is
 --
 -- * the qid; in a governed queue, the lane of the job's tenant and task (see ``lanes``);
--- * while the job is delayed, the lane of delayed jobs beside that one (see 0006);
+-- * while the job is delayed, the lane of delayed jobs beside that one: -2**40 minus its number. Every priority is 0;
 -- * while the job is not called, the line of its group: the negative ``gid``. Every priority is 0, and no claim looks.
 --
 -- ``dies_at`` is the expiry or ``run_at``, whichever is later: from then on the job is due and expired. ``epoch`` is
@@ -100,8 +103,12 @@ CREATE TABLE ready (
 
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
 
+-- Jobs that were lost at least once. Claims pass over those that were lost too often. Mostly empty.
+CREATE INDEX ready_lost ON ready (lane, priority, run_at, lost) WHERE lost > 0;
+
 -- RUNNING. ``gid`` is the job's group, ``tid`` its tenant in a governed queue; 0: none. ``cancel`` is 1 if somebody has
--- requested the cancellation, 2 if a plan was the first to do so.
+-- requested the cancellation, 2 if a plan was the first to do so. ``begun`` says whether the job had begun before this
+-- lease. ``progress`` is what its holder last said of it.
 CREATE TABLE running (
     seq INTEGER PRIMARY KEY,
     qid INTEGER NOT NULL,
@@ -113,7 +120,9 @@ CREATE TABLE running (
     cancel INTEGER NOT NULL,
     holder TEXT NOT NULL,
     gid INTEGER NOT NULL,
-    tid INTEGER NOT NULL
+    tid INTEGER NOT NULL,
+    begun INTEGER NOT NULL DEFAULT 0,
+    progress BLOB
 ) STRICT;
 
 CREATE INDEX running_lease ON running (lease_until);
@@ -165,14 +174,14 @@ CREATE TABLE shares (
 CREATE INDEX shares_jobs ON shares (jobs);
 CREATE INDEX shares_bytes ON shares (bytes);
 
--- How many jobs have ended in each state, and their bytes; and how many keys outlive their jobs (6).
+-- How many jobs have ended in each state, and their bytes; how many keys outlive their jobs (6); how many ticks (7).
 CREATE TABLE places (
     state INTEGER PRIMARY KEY,
     count INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
-INSERT INTO places (state) VALUES (3), (4), (5), (6);
+INSERT INTO places (state) VALUES (3), (4), (5), (6), (7);
 
 -- The job that last took a key, live or ended. If the key outlives its job, ``seq`` is 0, and ``id`` and ``held_until``
 -- are those of the job; otherwise both are NULL.
@@ -195,7 +204,7 @@ CREATE TABLE waiters (
     PRIMARY KEY (seq, inbox)
 ) STRICT, WITHOUT ROWID;
 
--- The workers, as their last beats left them. ``queues`` is a JSON array.
+-- The workers, as their last beats left them, and since when each has been steady. ``queues`` is a JSON array.
 CREATE TABLE workers (
     holder TEXT PRIMARY KEY,
     worker TEXT NOT NULL,
@@ -204,5 +213,16 @@ CREATE TABLE workers (
     busy INTEGER NOT NULL,
     started_at INTEGER NOT NULL,
     seen_at INTEGER NOT NULL,
-    listed_until INTEGER NOT NULL
+    listed_until INTEGER NOT NULL,
+    steady_since INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
+
+-- One row: since when somebody has been listed without a break, and the last absence of the fleet that was nobody's
+-- fault (see ``Backend.renew``).
+CREATE TABLE absence (
+    at_work_since INTEGER NOT NULL,
+    begins INTEGER NOT NULL,
+    ends INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO absence VALUES (0, 0, 0);

@@ -39,14 +39,14 @@ SELECT
     (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = {delayed} - wanted.value AND r.priority = 0)
 FROM carray(?1) AS wanted
 
+-- name: {mine}
+-- UNIQUE (qid, name) of tenants, UNIQUE (tid, task) of lanes: all lanes of one queue.
+SELECT ?1 AS lane UNION ALL SELECT l.lane FROM tenants AS t CROSS JOIN lanes AS l ON l.tid = t.tid WHERE t.qid = ?1
+
 -- name: oldest
--- PRIMARY KEY of ready: the lanes of one queue, found by UNIQUE (qid, name) of tenants and UNIQUE (tid, task) of lanes,
--- skipping from priority to priority; and the head of each lane of delayed jobs.
-WITH RECURSIVE mine (lane) AS (
-    SELECT ?1
-    UNION ALL
-    SELECT l.lane FROM tenants AS t CROSS JOIN lanes AS l ON l.tid = t.tid WHERE t.qid = ?1
-),
+-- PRIMARY KEY of ready: each lane of one queue, skipping from priority to priority; and the head of each lane of delayed
+-- jobs.
+WITH RECURSIVE mine (lane) AS ({mine}),
 level (lane, priority) AS (
     SELECT m.lane, (SELECT min(r.priority) FROM ready AS r WHERE r.lane = m.lane) FROM mine AS m
     UNION ALL
@@ -68,12 +68,7 @@ FROM (
 -- PRIMARY KEY of ready: (lane of delayed jobs, run_at > now) of each lane of one queue, a bounded number of jobs.
 SELECT count(*)
 FROM (
-    SELECT 1
-    FROM (
-        SELECT ?1 AS lane
-        UNION ALL
-        SELECT l.lane FROM tenants AS t CROSS JOIN lanes AS l ON l.tid = t.tid WHERE t.qid = ?1
-    ) AS mine
+    SELECT 1 FROM ({mine}) AS mine
     CROSS JOIN ready AS r ON r.lane = {delayed} - mine.lane AND r.priority = 0 AND r.run_at > ?2
     LIMIT ?3
 )
@@ -82,12 +77,7 @@ FROM (
 -- PRIMARY KEY of ready: each lane of one queue, a bounded number of jobs.
 SELECT count(*)
 FROM (
-    SELECT 1
-    FROM (
-        SELECT ?1 AS lane
-        UNION ALL
-        SELECT l.lane FROM tenants AS t CROSS JOIN lanes AS l ON l.tid = t.tid WHERE t.qid = ?1
-    ) AS mine
+    SELECT 1 FROM ({mine}) AS mine
     CROSS JOIN ready AS r ON r.lane = mine.lane
     LIMIT ?2
 )
@@ -96,12 +86,7 @@ FROM (
 -- PRIMARY KEY of ready: (lane of delayed jobs, run_at <= now) of each lane of one queue, a bounded number of jobs.
 SELECT count(*)
 FROM (
-    SELECT 1
-    FROM (
-        SELECT ?1 AS lane
-        UNION ALL
-        SELECT l.lane FROM tenants AS t CROSS JOIN lanes AS l ON l.tid = t.tid WHERE t.qid = ?1
-    ) AS mine
+    SELECT 1 FROM ({mine}) AS mine
     CROSS JOIN ready AS r ON r.lane = {delayed} - mine.lane AND r.priority = 0 AND r.run_at <= ?2
     LIMIT ?3
 )
@@ -116,12 +101,4 @@ SELECT state, count, bytes FROM places
 
 -- name: pages
 -- No table.
-SELECT page_count FROM pragma_page_count()
-
--- name: free_pages
--- No table.
-SELECT freelist_count FROM pragma_freelist_count()
-
--- name: page_size
--- No table.
-SELECT page_size FROM pragma_page_size()
+SELECT page_count, freelist_count, page_size FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()

@@ -44,6 +44,3 @@ CREATE TABLE ticks (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX ticks_age ON ticks (planned_at, uid, slot);
-
--- Ticks (7) are counted beside ended jobs.
-INSERT INTO places (state) VALUES (7);

@@ -1,6 +1,3 @@
--- What the holder of a lease last said of the progress of its job.
-ALTER TABLE running ADD COLUMN progress BLOB;
-
 -- What running jobs send ahead of their result, and until when it is kept.
 CREATE TABLE parts (
     id BLOB NOT NULL,
@@ -10,4 +7,5 @@ CREATE TABLE parts (
     body BLOB NOT NULL,
     PRIMARY KEY (id, epoch, number)
 ) STRICT, WITHOUT ROWID;
+
 CREATE INDEX parts_until ON parts (until);
