@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
@@ -61,21 +61,21 @@ class Deletion:
         counted: list[Aggregate] = []
         deleted, more, met = 0, True, False
         loop = asyncio.get_running_loop()
-        search, mine = _Search(self._client, self._keep), None
+        search, mine = _Search(self._client, self._keep), Listed()
         while more:
             found = await self._pull.take(1, wait=0)
             if not found:
                 return (counted, deleted) if met else None
             [broom], met = found, True
-            listed = _list_of(broom)
+            listed = _listed(broom)
             if listed != mine:  # somebody else had the broom: what was found before may be counted by now
                 search = _Search(self._client, self._keep)
-            deleted += await self._delete(_listed(listed))
+            deleted += await self._delete(listed)
             batch = await search.next(self._batch) if loop.time() < until else []
             more = bool(batch)
             counts = aggregates(batch)
-            mine = _list(batch) if batch else None
-            broom.set_parameters(mine)
+            mine = [(record.id, record.finished_at or 0) for record in batch]
+            broom.set_parameters(msgspec.msgpack.encode(mine) if mine else None)
             if counts:
                 broom.spawn(entry(counts, self._keep_counts))
             broom.set_state(JobState.AVAILABLE)
@@ -121,21 +121,10 @@ class _Search:
         return found
 
 
-def _list(batch: Sequence[Record]) -> bytes:
-    return msgspec.msgpack.encode([(record.id, record.finished_at) for record in batch])
-
-
-def _list_of(broom: PulledJob) -> bytes | None:
+def _listed(broom: PulledJob) -> Listed:
     try:
-        return broom.section("parameters")
-    except PayloadError:
-        log.exception("the list of jobs that are being deleted cannot be read; they are found and counted again")
-        return None
-
-
-def _listed(parameters: bytes | None) -> Listed:
-    try:
-        return [] if parameters is None else _DECODER.decode(parameters)
-    except msgspec.MsgspecError:
+        packed = broom.section("parameters")
+        return [] if packed is None else _DECODER.decode(packed)
+    except (PayloadError, msgspec.MsgspecError):
         log.exception("the list of jobs that are being deleted cannot be read; they are found and counted again")
         return []

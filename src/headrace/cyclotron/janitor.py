@@ -132,10 +132,9 @@ class Janitor:
     # -- the work
 
     async def run_once(self) -> Report:
-        """One round. Poison pills come first, then stalled jobs, then deletion, then dead letters of which there are
-        too many. If a round is under way already, this
-        one is skipped. Every job whose worker was not heard of in time counts as stalled, even if the store stood still
-        meanwhile; ``run`` is more careful."""
+        """One round: poison pills and stalled jobs, then deletion, then dead letters of which there are too many. It is
+        skipped if another round is under way. Every job whose worker was not heard of in time counts as stalled, even
+        if the store stood still meanwhile; ``run`` is more careful."""
         return await self._round(Reap(limit=_LIMIT, max_lost=self._max_touches, spread=self._spread))
 
     async def _round(self, request: Reap) -> Report:
