@@ -132,6 +132,13 @@ local function number(n)
     return string.format('%.0f', n)
 end
 
+-- Appends values to a list.
+local function push(list, ...)
+    for _, value in ipairs({...}) do
+        list[#list + 1] = value
+    end
+end
+
 -- Returns the ids, of 16 bytes each, that were given in one string.
 local function ids_in(packed)
     local ids = {}

@@ -8,9 +8,7 @@ for _, member in ipairs(found) do
     local colon = string.find(member, ':', 1, true)
     local low, tier = string.sub(member, 1, colon - 1), string.sub(member, colon + 1)
     call('ZADD', key, number(now + tonumber(ARGV[4])), member)
-    answer[#answer + 1] = tier
-    answer[#answer + 1] = low
-    answer[#answer + 1] = call('GETRANGE', tracks.sheet(tracker, tier, low), 0, SHEET_SIZE - 1)
+    push(answer, tier, low, call('GETRANGE', tracks.sheet(tracker, tier, low), 0, SHEET_SIZE - 1))
 end
 if #found < limit then
     local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')

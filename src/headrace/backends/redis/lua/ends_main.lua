@@ -8,9 +8,7 @@ repeat
     local ids, ends, states = ended_jobs(key, at, at + MANY / 2 - 1)
     for i, found in ipairs(ids) do
         if #answers < limit and (tonumber(ends[i]) > after or before(id, found)) then
-            for _, fact in ipairs({ends[i], found, read_state(states[i]).size}) do
-                answers[#answers + 1] = fact
-            end
+            push(answers, ends[i], found, read_state(states[i]).size)
         end
     end
     at = at + #ids

@@ -9,9 +9,7 @@ for i = 7, #ARGV, 2 do
     local first = #found + 1
     give(ARGV[i], ARGV[4], tonumber(ARGV[i + 1]), spared, limit, dry, found)
     for n = first, #found do
-        for _, fact in ipairs({(i - 7) / 2, found[n][1], found[n][3], found[n][2].size}) do
-            answers[#answers + 1] = fact
-        end
+        push(answers, (i - 7) / 2, found[n].id, found[n].instant, found[n].j.size)
     end
 end
 return answers

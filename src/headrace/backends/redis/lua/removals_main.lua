@@ -4,8 +4,6 @@
 local first = call('ZRANGEBYSCORE', base .. ':E', '(' .. ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local answers = {}
 for _, field in ipairs(first[1] and call('ZRANGEBYSCORE', base .. ':E', first[2], first[2]) or {}) do
-    answers[#answers + 1] = field
-    answers[#answers + 1] = call('HGET', base .. ':Ej', field)
-    answers[#answers + 1] = call('HGET', base .. ':Eb', field)
+    push(answers, field, call('HGET', base .. ':Ej', field), call('HGET', base .. ':Eb', field))
 end
 return answers

@@ -8,12 +8,9 @@ for i = 3, #ARGV, 2 do
     if tonumber(call('ZSCORE', base .. ':d:' .. state, id) or -1) == tonumber(ARGV[i + 1]) then
         local j = find(id) or read_state(false)
         j.state = state
-        removals.add(id, j)
-        leave(id, j)
-        forget(id, j, now)
+        removals.remove(id, j, now)
         removed, freed = removed + 1, freed + j.size
     end
 end
 removals.settle()
-settle_counts()
 return {removed, number(freed)}

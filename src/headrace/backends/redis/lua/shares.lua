@@ -39,8 +39,8 @@ local function gives(held, excess, limit)
     return gifts
 end
 
--- Collects the oldest dead letters of a tenant, up to its gift: ``found`` gets id, state and instant of each, up to one more than the
--- limit. An entry whose job is no dead letter any more, but could not be read when it left, is removed now.
+-- Collects the oldest dead letters of a tenant, up to its gift: ``found`` gets id, state (j) and instant of each, up to one more than
+-- the limit. An entry whose job is no dead letter any more, but could not be read when it left, is removed now.
 local function give(tenant, bound, gift, spared, limit, dry, found)
     local at, given = 0, 0
     repeat
@@ -50,7 +50,8 @@ local function give(tenant, bound, gift, spared, limit, dry, found)
             if given >= gift or #found > limit then
                 return
             elseif call('ZSCORE', base .. ':d:' .. FAILED, id) then
-                found[#found + 1] = {id, j, piece[i + 1]}
+                j.state = FAILED
+                found[#found + 1] = {id = id, j = j, instant = piece[i + 1]}
                 given = given + (bound == 'jobs' and 1 or j.size)
             elseif not dry then
                 dead.remove(tenant, id, j.size)
@@ -70,15 +71,14 @@ local function condemn(bound, excess, spared, limit, dry)
     excess = bound == 'jobs' and math.min(excess, limit + 1) or excess
     if bound == 'jobs' and (held[1] or 0) <= 1 then
         for _, id in ipairs(call('ZRANGEBYSCORE', base .. ':d:' .. FAILED, '-inf', number(spared), 'LIMIT', 0, excess)) do
-            found[#found + 1] = {id, read_state(call('HGET', base .. ':s', id))}
+            local j = read_state(call('HGET', base .. ':s', id))
+            j.state = FAILED
+            found[#found + 1] = {id = id, j = j}
         end
     elseif #held > 0 then
         for i, gift in ipairs(gives(held, excess, limit)) do
             give(most[2 * i - 1], bound, gift, spared, limit, dry, found)
         end
-    end
-    for _, one in ipairs(found) do
-        one[2].state = FAILED
     end
     return found
 end

@@ -7,10 +7,7 @@ for i = 3, #ARGV, 2 do
     local low = call('ZRANGE', tracks.lows(tracker, tier), ARGV[i + 1], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1)[1]
     if low and not seen[tracks.member(tier, low)] then
         seen[tracks.member(tier, low)] = true
-        local sheet = call('GET', tracks.sheet(tracker, tier, low))
-        answer[#answer + 1] = tier
-        answer[#answer + 1] = low
-        answer[#answer + 1] = sheet
+        push(answer, tier, low, call('GET', tracks.sheet(tracker, tier, low)))
     end
 end
 return answer

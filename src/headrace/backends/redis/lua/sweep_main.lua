@@ -31,48 +31,23 @@ if state == 0 then
     return {#ids, number(freed), 0, more and 1 or 0}
 end
 
-local key = base .. ':d:' .. state
-local jobs = call('ZCARD', key)
+local jobs = call('ZCARD', base .. ':d:' .. state)
 local bytes = tonumber(call('HGET', base .. ':b', state) or 0)
 local excess = state ~= FAILED and most >= 0 and jobs - most or 0
 local over = state ~= FAILED and most_bytes >= 0 and bytes - most_bytes or 0
-local doomed, freed, more = {}, 0, false
-local at, done = 0, false
-
-local by_age = state == COMPLETED and age >= 0 and excess <= 0 and over <= 0
-local walked, last, earliest
-if by_age then
-    at, walked, last, earliest = after_held(now)
-end
-local budget = at + 50 * limit
-while not done do
-    local ids, ends, states = ended_jobs(key, at, at + MANY / 2 - 1)
-    for i, id in ipairs(ids) do
-        local j = read_state(states[i])
-        j.state = state
-        local past = age >= 0 and tonumber(ends[i]) <= now - age
-        local old = past and not (state == COMPLETED and j.held_until > now)
-        if tonumber(ends[i]) > spared then
-            done = true
+local bounded = excess > 0 or over > 0
+local found, more = find_ended(now, state, {
+    age = age, most = limit + 1, first = bounded and limit + 1 or 0, last = spared, dry = dry, goes = not bounded,
+})
+local doomed, freed = {}, 0
+for _, one in ipairs(found) do
+    if one.old or #doomed < excess or freed < over then
+        if #doomed == limit then
+            more = true
             break
-        elseif old or #doomed < excess or freed < over then
-            if #doomed == limit then
-                more, done = true, true
-                break
-            end
-            doomed[#doomed + 1] = {id, j}
-            freed = freed + j.size
-        elseif not past then
-            done = true
-            break
-        else
-            walked, last, earliest = ends[i], id, math.min(earliest or j.held_until, j.held_until)
         end
-    end
-    at = at + #ids
-    done = done or #ids < MANY / 2
-    if at > budget and not done then
-        more, done = not dry, true
+        doomed[#doomed + 1] = one
+        freed = freed + one.j.size
     end
 end
 if state == FAILED then
@@ -83,7 +58,7 @@ if state == FAILED then
         more = #doomed > limit
         doomed[limit + 1] = nil
         for _, one in ipairs(doomed) do
-            freed = freed + one[2].size
+            freed = freed + one.j.size
         end
     end
     local left = bound_of(jobs - #doomed, bytes - freed, most, most_bytes)
@@ -91,14 +66,8 @@ if state == FAILED then
 end
 if not dry then
     for _, one in ipairs(doomed) do
-        removals.add(one[1], one[2])
-        leave(one[1], one[2])
-        forget(one[1], one[2], now)
+        removals.remove(one.id, one.j, now)
     end
     removals.settle()
-    settle_counts()
-    if by_age and walked then
-        remember_held(walked, last, earliest)
-    end
 end
 return {#doomed, number(freed), jobs - #doomed, more and 1 or 0}

@@ -12,13 +12,10 @@ for i = 7, #ARGV, 2 do
         removed, freed = removed + 1, freed + j.size
         if ARGV[6] ~= '1' then
             j.state = state
-            removals.add(id, j)
-            leave(id, j)
-            forget(id, j, now)
+            removals.remove(id, j, now)
         end
     end
 end
 removals.settle()
-settle_counts()
 local kept = call('ZCARD', base .. ':d:' .. state)
 return {removed, number(freed), ARGV[6] == '1' and kept - removed or kept}

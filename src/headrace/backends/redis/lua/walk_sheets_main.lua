@@ -2,8 +2,6 @@
 local now, tracker, tier = clock(ARGV[1]), ARGV[2], ARGV[3]
 local answer = {number(now)}
 for _, low in ipairs(call('ZRANGE', tracks.lows(tracker, tier), ARGV[4], '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[5])) do
-    answer[#answer + 1] = tier
-    answer[#answer + 1] = low
-    answer[#answer + 1] = call('GET', tracks.sheet(tracker, tier, low))
+    push(answer, tier, low, call('GET', tracks.sheet(tracker, tier, low)))
 end
 return answer
