@@ -67,7 +67,7 @@ class ClaimParts:
         self._rotation = 0
 
     def of(self, req: Claim) -> list[Claim]:
-        """Claims that name all queues of one, so many at a time."""
+        """Claims that name all queues of one, in batches of that size."""
         if len(req.queues) <= self._most:
             return [req]
         self._rotation += 1

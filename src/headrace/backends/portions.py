@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -12,7 +12,6 @@ from headrace.seam.records import Row, Selector, Settlement
 from headrace.types import JobState
 
 T = TypeVar("T")
-H = TypeVar("H", bound=Hashable)
 
 _COMPLETED = JobState.COMPLETED
 _BUDGET = 30_000
@@ -51,15 +50,14 @@ class Portions:
             return [rows]
         plain = [row.queue for row in rows if not row.tenant and row.key is None is row.group and row.reply_to is None]
         if len(plain) == len(rows) and self._known.issuperset(plain):
-            most = _BUDGET // self._costs.row
-            return [rows[first : first + most] for first in range(0, len(rows), most)]
+            return slices(rows, _BUDGET // self._costs.row)
         new: set[str] = set()
         met: set[tuple[str, str]] = set()
-        cut = _cut(rows, lambda row: self._row(row, new, met))
+        portions = cut(rows, lambda row: self._row(row, new, met), _BUDGET)
         if len(self._known) > _NAMES:
             self._known.clear()
         self._known |= new
-        return cut
+        return portions
 
     def of_settlements(self, batch: Sequence[Settlement]) -> list[Sequence[Settlement]]:
         """Settlements, in order. Raises ``ValueError`` as ``check_settled`` does."""
@@ -76,7 +74,7 @@ class Portions:
             return [batch]
         new: set[str] = set()
         met: set[tuple[str, str]] = set()
-        return _cut(batch, lambda s: self._settled(s) + sum(self._row(row, new, met) for row in s.spawn))
+        return cut(batch, lambda s: self._settled(s) + sum(self._row(row, new, met) for row in s.spawn), _BUDGET)
 
     def _settled(self, s: Settlement) -> int:
         completed = s.state is _COMPLETED and s.cells is None and s.queue is None and s.error is None
@@ -99,28 +97,28 @@ class Portions:
         return cost
 
 
-def _cut(items: Sequence[T], cost_of: Callable[[T], int]) -> list[Sequence[T]]:
-    """Items in order, as many at a time as the budget allows, but at least one."""
+def slices(items: Sequence[T], most: int) -> list[Sequence[T]]:
+    """Items in order, in batches of that size."""
+    return [items[first : first + most] for first in range(0, len(items), most)]
+
+
+def cut(items: Sequence[T], cost_of: Callable[[T], int], budget: int) -> list[Sequence[T]]:
+    """Items in order, in batches that cost no more than the budget, or are one item."""
     found: list[Sequence[T]] = []
     first, total = 0, 0
     for index, item in enumerate(items):
         cost = cost_of(item)
-        if total + cost > _BUDGET and index > first:
+        if total + cost > budget and index > first:
             found.append(items[first:index])
             first, total = index, 0
         total += cost
-    return [*found, items[first:]]
+    return [*found, items[first:]] if items else []
 
 
 def of_selection(sel: Selector, most: int) -> list[Selector]:
-    """The jobs that are named, so many at a time."""
+    """The jobs that are named, in batches of that size."""
     if sel.keys is None and sel.ids is not None and len(sel.ids) > most:
-        return [msgspec.structs.replace(sel, ids=ids) for ids in _slices(sel.ids, most)]
+        return [msgspec.structs.replace(sel, ids=ids) for ids in slices(list(dict.fromkeys(sel.ids)), most)]
     if sel.ids is None and sel.keys is not None and len(sel.keys) > most:
-        return [msgspec.structs.replace(sel, keys=keys) for keys in _slices(sel.keys, most)]
+        return [msgspec.structs.replace(sel, keys=keys) for keys in slices(list(dict.fromkeys(sel.keys)), most)]
     return [sel]
-
-
-def _slices(names: Sequence[H], most: int) -> list[list[H]]:
-    once = list(dict.fromkeys(names))
-    return [once[start : start + most] for start in range(0, len(once), most)]

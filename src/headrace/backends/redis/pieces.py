@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from headrace.seam.records import Row
-
-T = TypeVar("T")
 
 STEPS = 2_000
 """How much one script does, roughly. A plain row to a queue, tenant and lane that the script has met is one step."""
@@ -15,11 +12,6 @@ _FEW = 64
 """This many rows are never too many."""
 _QUEUE, _TENANT, _LANE, _KEY, _GROUP, _REPLY = 7, 6, 4, 3, 16, 2
 """What the first row to a queue, to a tenant and to a lane costs on top, and what a key, a group and an inbox cost."""
-
-
-def slices(items: Sequence[T], most: int) -> list[Sequence[T]]:
-    """Items in their order, so many at a time."""
-    return [items[first : first + most] for first in range(0, len(items), most)]
 
 
 def pieces(rows: Sequence[Row]) -> list[Sequence[Row]]:

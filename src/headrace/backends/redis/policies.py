@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from headrace.backends.portions import slices
 from headrace.backends.redis.job_layout import encode
 from headrace.backends.redis.marshalling import at_arg, or_false, tuples
-from headrace.backends.redis.pieces import slices
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 from headrace.seam.records import Names, Stamp
 

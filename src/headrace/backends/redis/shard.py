@@ -14,13 +14,14 @@ from headrace.backends.changes import arguments
 from headrace.backends.claims import ClaimParts, both
 from headrace.backends.detours import Detours
 from headrace.backends.listed_workers import claiming_from
+from headrace.backends.portions import slices
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.documents import RedisDocuments
 from headrace.backends.redis.job_layout import encode
 from headrace.backends.redis.marshalling import at_arg, or_false
 from headrace.backends.redis.opening import read_info
-from headrace.backends.redis.pieces import pieces, slices
+from headrace.backends.redis.pieces import pieces
 from headrace.backends.redis.policies import ShardPolicies
 from headrace.backends.redis.references import RedisReferences
 from headrace.backends.redis.removals import RedisRemovals

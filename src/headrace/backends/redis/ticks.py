@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from heapq import merge
 from typing import Any, NamedTuple
 
+from headrace.backends.portions import cut, slices
 from headrace.backends.redis import marshalling, schedule_layout
 from headrace.backends.redis.job_layout import encode
 from headrace.backends.redis.marshalling import at_arg, or_false
-from headrace.backends.redis.pieces import slices
 from headrace.backends.redis.schedule_layout import TICK_BYTES, Alteration, Planned, Stored
 from headrace.seam.records import Stamp, SweepClause, Swept
 from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
@@ -17,7 +17,7 @@ from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, Schedu
 LOOK = 2_000
 """How many schedules one call looks at."""
 _MOST = 1_000
-"""How many ticks one call plans, roughly."""
+"""How many plans and ticks one call carries out."""
 
 Outcomes = list[list[TickOutcome | None] | None]
 
@@ -100,7 +100,7 @@ class ShardTicks:
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> Outcomes:
         found: Outcomes = []
-        for piece in _in_pieces(batch):
+        for piece in cut(batch, lambda plan: 1 + len(plan.ticks), _MOST):
             found += schedule_layout.outcomes(
                 await self._run("plan", at_arg(at), *schedule_layout.plan_args(piece, self._away))
             )
@@ -190,17 +190,3 @@ def _pieces(sel: ScheduleSelector, after: str | None) -> Iterator[tuple[Sequence
     names = sorted({name for name in sel.names if after is None or name > after})
     for piece in slices(names, LOOK):
         yield piece, ""
-
-
-def _in_pieces(batch: Sequence[Plan]) -> Iterator[list[Plan]]:
-    """As many plans as one call carries out."""
-    piece: list[Plan] = []
-    ticks = 0
-    for plan in batch:
-        piece.append(plan)
-        ticks += 1 + len(plan.ticks)
-        if ticks >= _MOST:
-            yield piece
-            piece, ticks = [], 0
-    if piece:
-        yield piece

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.backends.portions import slices
 from headrace.backends.redis.capability import Run
 from headrace.backends.redis.marshalling import at_arg, tuples
 from headrace.seam.records import Stamp
@@ -31,8 +32,8 @@ class RedisTracks:
 
     async def read(self, tracker: str, points: Sequence[tuple[str, int]], at: Stamp = None) -> Sheets:
         now, found = 0, dict[tuple[str, int], Sheet]()
-        for start in range(0, max(len(points), 1), _POINTS):
-            asked = [part for point in points[start : start + _POINTS] for part in point]
+        for some in slices(points, _POINTS) or [()]:
+            asked = [part for point in some for part in point]
             stamp, *flat = await self._run_of(tracker)("sheets", at_arg(at), tracker, *asked)
             now = now or int(stamp)
             found |= {(sheet.tier, sheet.low): sheet for sheet in _sheets(flat)}

@@ -8,11 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.backends.parcels import WHOLE, not_confirmed, not_open, row_of
+from headrace.backends.portions import slices
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.capability import Capability
 from headrace.backends.redis.job_layout import State, body, encode
 from headrace.backends.redis.marshalling import at_arg, or_false
-from headrace.backends.redis.pieces import slices
 from headrace.backends.redis.schedule_layout import pack_tick
 from headrace.backends.states import CODES
 from headrace.seam.records import JobId, JobKey, Stamp

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.backends.parcels import decode, not_confirmed
+from headrace.backends.portions import slices
 from headrace.backends.sqlite import ledger
 from headrace.backends.sqlite.connection_thread import Capability
 from headrace.backends.sqlite.insertion import key_taken
@@ -36,8 +37,7 @@ class SqliteTransfers(Capability):
 
     async def depart(self, leg: str, ids: Sequence[JobId], at: Stamp = None) -> list[Parcel]:
         found: list[Parcel] = []
-        for first in range(0, max(len(ids), 1), _MOVED):
-            some = ids[first : first + _MOVED]
+        for some in slices(ids, _MOVED) or [()]:
             found += await self._write(lambda tx, now, some=some: depart(tx, leg, some, now), at)  # type: ignore[misc]
         return found
 
@@ -48,8 +48,7 @@ class SqliteTransfers(Capability):
 
     async def arrive(self, leg: str, parcels: Sequence[Parcel], at: Stamp = None) -> list[bool]:
         answers: list[bool] = []
-        for first in range(0, max(len(parcels), 1), _MOVED):
-            some = parcels[first : first + _MOVED]
+        for some in slices(parcels, _MOVED) or [()]:
             answers += await self._write(lambda tx, now, some=some: arrive(tx, leg, some, now), at)  # type: ignore[misc]
         return answers
 
