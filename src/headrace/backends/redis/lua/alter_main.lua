@@ -32,17 +32,10 @@ end
 local function apply(id, j)
     if kind == CANCEL then
         cancel(id, j, now, text)
-    elseif kind == PAUSE then
+    elseif kind == PAUSE or kind == RESUME then
         leave(id, j)
-        j.state = PAUSED
-        save(id, j)
-        count(j.qid, PAUSED, 1)
-    elseif kind == RESUME then
-        leave(id, j)
-        j.state = AVAILABLE
-        save(id, j)
-        make_ready(id, j)
-        wake(j.qid, 1)
+        j.state = kind == PAUSE and PAUSED or AVAILABLE
+        come_back(id, j, 1)
     elseif kind == REQUEUE then
         if j.keyed == 1 then
             local key = key_of(id)
@@ -56,9 +49,7 @@ local function apply(id, j)
         leave(id, j)
         clear_end(id, j)
         j.state, j.text, j.instant, j.run_at = AVAILABLE, '', 0, now
-        save(id, j)
-        make_ready(id, j)
-        wake(j.qid, 1)
+        come_back(id, j, 1)
     elseif kind == MOVE and given ~= 0 then
         if given < 0 then
             return false
@@ -76,20 +67,15 @@ local function apply(id, j)
                 return false
             end
         end
-        qid = qid_of(text)
         leave(id, j)
-        if j.keyed == 1 then
-            local key = key_of(id)
-            drop_key(id, j)
-            take_key(id, qid, key)
-        end
-        j.qid = qid
-        come_back(id, j)
-        wake(qid, 1)
+        drop_key(id, j)
+        j.qid = qid_of(text)
+        bring_key(id, j, now)
+        come_back(id, j, 1)
     elseif kind == REPRIORITISE then
         leave(id, j, j.state == AVAILABLE)
         j.priority = given
-        come_back(id, j)
+        come_back(id, j, 0)
     elseif kind == PUT_OFF or kind == PUT_AT then
         reschedule(id, j, kind == PUT_OFF and now + given or given, j.expires_at, now)
     elseif kind == WATCH then

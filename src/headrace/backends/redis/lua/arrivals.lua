@@ -15,24 +15,12 @@ local function store_whole(now, id, j, job, error, cells, result, waiters)
         end
     end
     references.list(id)
-    if j.keyed == 1 then
-        local _, taken = key_owner(j.qid, key_of(id), now, 0)
-        if taken then
-            j.keyed = 0
-        else
-            take_key(id, j.qid, key_of(id))
-        end
+    bring_key(id, j, now)
+    if j.state < COMPLETED then
+        come_back(id, j, 1)
+        return
     end
     save(id, j)
-    if j.state == AVAILABLE then
-        make_ready(id, j)
-        wake(j.qid, 1)
-        return
-    end
-    if j.state < COMPLETED then
-        count(j.qid, j.state, 1)
-        return
-    end
     mind_sweep(j.instant)
     list_ended(id, j)
     if result then

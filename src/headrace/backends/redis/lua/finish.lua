@@ -11,27 +11,14 @@ do
     -- That bound in steps, and what some things cost: a settlement that is not plain, a group, another tenant, a spawned row.
     local ENOUGH, PER_CHANGE, PER_GROUP, PER_TENANT, PER_ROW = 2000, 8, 12, 12, 8
 
-    -- Moves a job that is on no list to another queue, with its key unless the key is taken there.
-    local function change_queue(id, j, qid, now)
-        if j.keyed == 1 then
-            local key = key_of(id)
-            local _, taken = key_owner(qid, key, now, 0)
-            drop_key(id, j)
-            if taken then
-                j.keyed = 0
-            else
-                take_key(id, qid, key)
-            end
-        end
-        j.qid = qid
-    end
-
-    -- Moves a job whose run ends now.
+    -- Moves a job whose run ends now to another queue.
     local function move_running(id, j, qid, now)
         if j.grouped then
             groups().leave(id, j)
         end
-        change_queue(id, j, qid, now)
+        drop_key(id, j)
+        j.qid = qid
+        bring_key(id, j, now)
         if is_governed(qid) then
             turns().pass(qid, id)
         end
@@ -197,13 +184,7 @@ do
                     elseif state == AVAILABLE or state == PAUSED then
                         j.state, j.text, j.instant = state, '', 0
                         j.run_at = kind.due or j.run_at
-                        save(id, j)
-                        if state == AVAILABLE then
-                            make_ready(id, j)
-                            wake(j.qid, j.run_at > now and SIGNALS or 1)
-                        else
-                            count(j.qid, PAUSED, 1)
-                        end
+                        come_back(id, j, j.run_at > now and SIGNALS or 1)
                     else
                         local held_until = state == COMPLETED and now + kind.ttl or 0
                         j.state, j.instant, j.held_until, j.text = state, now, held_until, reason

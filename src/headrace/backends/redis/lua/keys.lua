@@ -1,6 +1,6 @@
 -- Takes keys, looks up who has them, and gives them back.
 
-local key_of, key_field, key_owner, named_by, take_key, end_key, drop_key
+local key_of, key_field, key_owner, named_by, take_key, bring_key, end_key, drop_key
 
 do
     function key_of(id)
@@ -62,6 +62,19 @@ do
         if outliving[field] then
             call('ZREM', base .. ':kx', field)
             outliving[field] = nil
+        end
+    end
+
+    -- The job has come to this queue: it takes its key here, unless another has it.
+    function bring_key(id, j, now)
+        if j.keyed == 1 then
+            local key = key_of(id)
+            local _, taken = key_owner(j.qid, key, now, 0)
+            if taken then
+                j.keyed = 0
+            else
+                take_key(id, j.qid, key)
+            end
         end
     end
 

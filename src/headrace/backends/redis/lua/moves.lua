@@ -53,11 +53,14 @@ local function make_ready(id, j)
     call_groups()
 end
 
--- Lists a job again, AVAILABLE or PAUSED as before.
-local function come_back(id, j)
+-- Saves and lists a job that is AVAILABLE or PAUSED. If it is AVAILABLE, this many workers are woken.
+local function come_back(id, j, woken)
     save(id, j)
     if j.state == AVAILABLE then
         make_ready(id, j)
+        if woken > 0 then
+            wake(j.qid, woken)
+        end
     else
         count(j.qid, PAUSED, 1)
     end
@@ -70,8 +73,5 @@ local function reschedule(id, j, run_at, expires_at, now)
     if j.grouped and j.state == AVAILABLE then
         groups().call_from(id, j)
     end
-    come_back(id, j)
-    if j.state == AVAILABLE then
-        wake(j.qid, run_at > now and SIGNALS or 1)
-    end
+    come_back(id, j, run_at > now and SIGNALS or 1)
 end

@@ -85,9 +85,7 @@ local function take_back(i, id)
         else
             j.state, j.text, j.instant = AVAILABLE, '', 0
             j.run_at = now + math.floor(spread * (first + i - 1) / total)
-            save(id, j)
-            make_ready(id, j)
-            wake(j.qid, 1)
+            come_back(id, j, 1)
         end
     end
     done[#done + 1] = id
