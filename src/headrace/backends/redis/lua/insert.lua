@@ -1,8 +1,9 @@
 -- Stores new jobs.
--- ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, rule (see key_owner)} of rows with a key (msgpack), {row, inbox} of
--- rows that are waited for (msgpack), {row, tenant ('': none), hour} of rows that have a tenant or references (msgpack), {row, group} of
--- rows that have one (msgpack), then the body of each row. Answers {row, status, id, state, attempt, result} for rows that did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, 5 FULL because of the
--- whole store, 6 REPLACED. A FULL row answers {row, status, id, 0, how many wait, how many may}.
+-- ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, rule (see key_owner)} of rows with a key (msgpack),
+-- {row, inbox} of rows that are waited for (msgpack), {row, tenant ('': none), hour} of rows that have a tenant or references (msgpack),
+-- {row, group} of rows that have one (msgpack), then the body of each row. Answers {row, status, id, state, attempt, result} for rows that
+-- did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, 5 FULL because of the whole store, 6 REPLACED. A FULL row answers {row, status,
+-- id, 0, how many wait, how many may}.
 
 local ROW_SIZE = 48
 local insert_rows, describe
@@ -45,18 +46,57 @@ do
         end
     end
 
-    -- ``only``: which of the rows to store; ``gate``: whether the rule ``depth`` applies.
-    function insert_rows(now, qids, heads, keyed, inboxes, owned, grouped, first_body, bodies, only, gate)
-        local governing = is_any_governed()
-        local is_full = gate and call('EXISTS', base .. ':P') == 1 and open_gate()
-        local count_rows = #heads / ROW_SIZE
+    local function read_heads(now, qids, heads)
         local ids, queues, priorities, run_ats, expiries, sizes = {}, {}, {}, {}, {}, {}
-        for i = 1, count_rows do
+        for i = 1, #heads / ROW_SIZE do
             local id, queue, priority, delay, run_at, expires, size = struct.unpack(ROW, heads, (i - 1) * ROW_SIZE + 1)
             ids[i], queues[i], priorities[i], sizes[i] = id, qids[queue], priority, size
             run_ats[i] = run_at >= 0 and run_at or math.max(0, now + delay)
             expiries[i] = expires >= 0 and now + expires or 0
         end
+        return ids, queues, priorities, run_ats, expiries, sizes
+    end
+
+    -- Puts new jobs of one queue, or of one lane, where claims find them.
+    local function enter(list)
+        if list.tenant and list.delayed then
+            turns().fill_delayed(list.tenant, list)
+            turns().expect(list.tenant, list.first)
+        elseif list.tenant then
+            turns().fill(list.tenant, list.task, list.priority, list)
+            turns().expect(list.tenant, list.first)
+        elseif list.delayed then
+            ready.fill_delayed(list.qid, list, list.first)
+        else
+            ready.fill_level(list.qid, list.priority, list)
+        end
+        count(list.qid, AVAILABLE, #list / 2)
+        wake(list.qid, list.delayed and SIGNALS or #list / 2)
+    end
+
+    -- Puts new jobs of one group into its line.
+    local function enter_group(list, governing)
+        local key = groups().waiting_in(list.qid, list.group)
+        -- In a governed queue one by one: its tenant expects each job that is called, even if only for a moment.
+        local step = governing and is_governed(list.qid) and 2 or #list
+        for first = 1, #list - step, step do
+            call('ZADD', key, list[first], list[first + 1])
+            groups().call(list.qid, list.group)
+        end
+        many('ZADD', key, {unpack(list, #list - step + 1)})
+        call('ZADD', base .. ':i', 0, list.qid .. ':' .. list.group)
+        count(list.qid, AVAILABLE, #list / 2)
+        if list.delayed then
+            wake(list.qid, SIGNALS)
+        end
+        groups().call_later(list.qid, list.group)
+    end
+
+    -- ``only``: which of the rows to store; ``gate``: whether the rule ``depth`` applies.
+    function insert_rows(now, qids, heads, keyed, inboxes, owned, grouped, first_body, bodies, only, gate)
+        local governing = is_any_governed()
+        local is_full = gate and call('EXISTS', base .. ':P') == 1 and open_gate()
+        local ids, queues, priorities, run_ats, expiries, sizes = read_heads(now, qids, heads)
         local known, left = ask('ZMSCORE', base .. ':a', ids), have_left(ids)
         local keys, rules, waits, group_of_row = {}, {}, {}, {}
         for _, one in ipairs(keyed) do
@@ -71,7 +111,7 @@ do
         local answers, jobs, all, plain_lists, dying, seen = {}, {}, {}, {}, {}, {}
         local last, last_text
         local fresh_rows, grouped_lists, replacing = {}, {}, {}
-        for i = 1, count_rows do
+        for i = 1, #ids do
             local id, qid, key = ids[i], queues[i], keys[i]
             local fine = not only or only[i]
             if fine and (known[i] or left[i] or seen[id]) then
@@ -156,35 +196,10 @@ do
         many('ZADD', base .. ':a', all)
         many('ZADD', base .. ':y', dying)
         for _, list in pairs(plain_lists) do
-            if list.tenant and list.delayed then
-                turns().fill_delayed(list.tenant, list)
-                turns().expect(list.tenant, list.first)
-            elseif list.tenant then
-                turns().fill(list.tenant, list.task, list.priority, list)
-                turns().expect(list.tenant, list.first)
-            elseif list.delayed then
-                ready.fill_delayed(list.qid, list, list.first)
-            else
-                ready.fill_level(list.qid, list.priority, list)
-            end
-            count(list.qid, AVAILABLE, #list / 2)
-            wake(list.qid, list.delayed and SIGNALS or #list / 2)
+            enter(list)
         end
         for _, list in pairs(grouped_lists) do
-            local key = groups().waiting_in(list.qid, list.group)
-            -- In a governed queue one by one: its tenant expects each job that is called, even if only for a moment.
-            local step = governing and is_governed(list.qid) and 2 or #list
-            for first = 1, #list - step, step do
-                call('ZADD', key, list[first], list[first + 1])
-                groups().call(list.qid, list.group)
-            end
-            many('ZADD', key, {unpack(list, #list - step + 1)})
-            call('ZADD', base .. ':i', 0, list.qid .. ':' .. list.group)
-            count(list.qid, AVAILABLE, #list / 2)
-            if list.delayed then
-                wake(list.qid, SIGNALS)
-            end
-            groups().call_later(list.qid, list.group)
+            enter_group(list, governing)
         end
         call_groups()
         for _, answer in ipairs(replacing) do
