@@ -241,15 +241,9 @@ class Shard:
         if clause.jobs is not None:
             return await self._sweep_named(clause, clause.jobs, state, at)
         bounds = [-1 if bound is None else bound for bound in (clause.older_than, clause.max_count, clause.max_bytes)]
+        last = clause.spare, at_arg(clause.ended_by)
         removed, freed, kept, more = await self.run(
-            "sweep",
-            at_arg(at),
-            state,
-            *bounds,
-            clause.limit,
-            int(clause.dry_run),
-            clause.spare,
-            at_arg(clause.ended_by),
+            "sweep", at_arg(at), state, *bounds, clause.limit, int(clause.dry_run), *last
         )
         return r.Swept(removed, int(freed), kept, bool(more))
 

@@ -44,23 +44,8 @@ local function open_pick(own)
 
     -- Returns the next jobs of the only lane, if nothing limits it. The tables are valid until the next call.
     local function next_in(lane, most)
-        local ids, scores, from_lanes, n = next_ids, next_scores, next_lanes, 0
-        while n < most do
-            if lane.next > #lane.items and not lane.over then
-                read_on(lane, most - n)
-            end
-            local items, first = lane.items, lane.next
-            local last = math.min(#items, first + 2 * (most - n) - 1)
-            if last < first then
-                break
-            end
-            for i = first, last, 2 do
-                n = n + 1
-                ids[n], scores[n], from_lanes[n] = items[i], items[i + 1], lane
-            end
-            lane.at, lane.next = lane.at + (last + 1 - first) / 2, last + 1
-        end
-        for i = n + 1, #ids do
+        local ids, scores, from_lanes = next_ids, next_scores, next_lanes
+        for i = take_on(lane, 0, most, ids, scores, from_lanes) + 1, #ids do
             ids[i], scores[i], from_lanes[i] = nil, nil, nil
         end
         return ids, scores, from_lanes

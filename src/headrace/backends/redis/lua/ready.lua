@@ -15,6 +15,26 @@ local function read_on(cursor, want)
     cursor.items, cursor.next = items, 1
 end
 
+-- Takes the next due jobs at a cursor until there are ``want``; there are ``n`` already. Returns how many there are then.
+local function take_on(cursor, n, want, ids, scores, taken_from)
+    while n < want do
+        if cursor.next > #cursor.items and not cursor.over then
+            read_on(cursor, want - n)
+        end
+        local items, first = cursor.items, cursor.next
+        local last = math.min(#items, first + 2 * (want - n) - 1)
+        if last < first then
+            break
+        end
+        for i = first, last, 2 do
+            n = n + 1
+            ids[n], scores[n], taken_from[n] = items[i], items[i + 1], cursor
+        end
+        cursor.at, cursor.next = cursor.at + (last + 1 - first) / 2, last + 1
+    end
+    return n
+end
+
 do
     -- How many jobs a claim promotes, and how many a queue among them counts for.
     local PROMOTED, PER_QUEUE = 1000, 4

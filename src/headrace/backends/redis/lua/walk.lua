@@ -138,21 +138,6 @@ do
             end
         end
 
-        -- Takes the next jobs of a single cursor. Returns whether it has no more.
-        local function take_from(cursor, want, ids, scores, taken_from)
-            local n = #ids
-            while n < want and is_there(cursor, want - n) do
-                local items = cursor.items
-                local last = math.min(#items, cursor.next + 2 * (want - n) - 1)
-                for i = cursor.next, last, 2 do
-                    n = n + 1
-                    ids[n], scores[n], taken_from[n] = items[i], items[i + 1], cursor
-                end
-                cursor.at, cursor.next = cursor.at + (last + 1 - cursor.next) / 2, last + 1
-            end
-            return n < want
-        end
-
         local function merge(want, ids, scores, taken_from)
             local n = #ids
             while n < want and #heap > 0 do
@@ -179,7 +164,7 @@ do
                 end
                 local over
                 if #current == 1 then
-                    over = take_from(current[1], want, ids, scores, taken_from)
+                    over = take_on(current[1], #ids, want, ids, scores, taken_from) < want
                 else
                     over = merge(want, ids, scores, taken_from)
                 end
