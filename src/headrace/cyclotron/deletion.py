@@ -84,7 +84,7 @@ class Deletion:
         return counted, deleted
 
     async def _delete(self, listed: Listed) -> int:
-        """Delete what is on the list, unless it runs again by now, or has ended anew."""
+        """Delete what is on the list, unless it runs again by now, or has ended again."""
         deleted, backend = 0, await self._client.backend()
         for at in range(0, len(listed), _PART):
             part = dict(listed[at : at + _PART])
@@ -106,7 +106,7 @@ class _Search:
         self._found: list[Record] = []
 
     async def next(self, count: int) -> list[Record]:
-        """The next so many; fewer if there are no more."""
+        """The next ones, as many as that; fewer if there are no more."""
         backend, stamp = await self._client.backend(), self._client.clock.stamp()
         while self._left and len(self._found) < count:
             state, keep = self._left[0]

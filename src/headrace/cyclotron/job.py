@@ -160,8 +160,8 @@ class Job:
         return self._pulled.release()
 
     def put_off(self, error: str, longest: float) -> Flush:
-        """Give it back after an error, due twice as late after each attempt that failed, and at most so many seconds
-        from now."""
+        """Give it back after an error, due twice as late after each attempt that failed, but at most ``longest``
+        seconds from now."""
         seconds = min(2.0 ** min(self._pulled.attempt, 30), longest)
         self._pulled.reset()
         self._pulled.set_state(JobState.AVAILABLE, error=error)

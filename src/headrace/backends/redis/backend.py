@@ -49,7 +49,7 @@ class RedisBackend(Shard):
 
     @property
     def blocking(self) -> Callable[[Left], RedisBackend] | None:
-        """None with sentinels: whoever blocks would have to find the primary anew."""
+        """None with sentinels: a caller that blocks would have to find the primary again."""
         if self._endpoint.mode is not Mode.ONE:
             return None
         from headrace.backends.redis.blocking import BlockingRedis

@@ -10,7 +10,7 @@ from headrace.seam.journal import KEPT, JournalEntry
 from headrace.seam.records import Stamp
 
 _TRIMMED = 100
-"""Every so many entries, what is too old goes."""
+"""After this many entries, what is too old goes."""
 _NUMBER, _AT = 8, 16
 
 

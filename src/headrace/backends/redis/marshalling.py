@@ -137,7 +137,7 @@ def one_args(row: Row) -> tuple[Argument, ...]:
 
 
 def tuples(flat: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
-    """The values of a flat answer, so many at a time."""
+    """The values of a flat answer, in tuples of that size."""
     return zip(*[iter(flat)] * size, strict=True)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 import apsw
 import msgspec
 
-from headrace.backends.archive import Archive
+from headrace.backends.archive import Archive, End
 from headrace.backends.claims import ClaimParts
 from headrace.backends.portions import Costs, Portions, of_selection
 from headrace.backends.sqlite import (
@@ -26,7 +26,7 @@ from headrace.backends.sqlite import (
     sweeping,
 )
 from headrace.backends.sqlite.altering import alter_many, alter_named
-from headrace.backends.sqlite.archive import SqliteEnds
+from headrace.backends.sqlite.archive import ends
 from headrace.backends.sqlite.connection_thread import Command, Done, T
 from headrace.backends.sqlite.documents import SqliteDocuments
 from headrace.backends.sqlite.entry import fetch
@@ -49,6 +49,7 @@ from headrace.backends.sqlite.transfers import SqliteTransfers
 from headrace.backends.sqlite.writer import Writer
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam import records as r
+from headrace.seam.archive import Mark
 from headrace.seam.protocol import Left
 from headrace.seam.usage import Usage
 from headrace.types import JobState
@@ -108,7 +109,7 @@ class SqliteBackend(lock_guard.Watched):
         self.policies = SqlitePolicies(self._read, self._write, self.limits.count_cap)
         self.references = SqliteReferences(self._read, self._write)
         self.documents = SqliteDocuments(self._read, self._write)
-        self.archive = Archive(SqliteEnds(self._read), self.fetch, SqliteRemovals(self._read, self._write))
+        self.archive = Archive(self._ends, self.fetch, SqliteRemovals(self._read, self._write))
         self.tracks = SqliteTracks(self._read, self._write)
         self.transfers = SqliteTransfers(self._read, self._write)
         self.tables = SqliteTables(self._read, self._write)
@@ -304,6 +305,9 @@ class SqliteBackend(lock_guard.Watched):
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         cap = self.limits.count_cap
         return await self._read(lambda session, now: stats(session, queues, cap, now), at)
+
+    async def _ends(self, state: JobState, after: Mark | None, limit: int, at: r.Stamp) -> tuple[list[End], int]:
+        return await self._read(lambda session, now: ends(session, state, after, limit, now), at)
 
     async def shrink(self) -> tuple[int, int]:
         """Give back to the volume what the file does not use: its size before and after. Others wait meanwhile."""

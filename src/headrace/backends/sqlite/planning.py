@@ -79,32 +79,35 @@ class _Planning:
         if progress is None or not progress.fits(plan):
             return None
         outcomes: Outcomes = []
-        stored = self._stored(plan)
+        stored = ledger.known(self._tx, plan.uid, [tick.slot for tick in plan.ticks])
         for tick in plan.ticks:
-            place = plan.uid, tick.slot
-            before = self._ticks[place][3] if place in self._ticks else stored.get(tick.slot)
-            if before == _FIRED:
-                outcomes.append(None)
-                continue
-            if before is not None and place not in self._ticks:
-                self._replaced.append(place)
-            outcome = self._outcome(tick, progress.last_job)
-            row = tick.row if outcome is TickOutcome.FIRED else None
-            if row is not None:
-                self._jobs.setdefault(row.id, row)
+            outcome = self._enter(plan.uid, tick, stored.get(tick.slot), progress.last_job)
+            outcomes.append(outcome)
+            if outcome is TickOutcome.FIRED and tick.row is not None:
                 progress = progress._replace(runs=progress.runs + 1)
                 if plan.version is not None:
-                    progress = progress._replace(last_slot=tick.slot, last_job=row.id)
-            job = None if row is None else row.id
-            self._ticks[place] = (
-                plan.uid, tick.slot, tick.run_at, ledger.CODES[outcome], self._now, tick.count, job,
-            )  # fmt: skip
-            outcomes.append(outcome)
+                    progress = progress._replace(last_slot=tick.slot, last_job=tick.row.id)
         if plan.version is not None:
             progress = progress._replace(slot=plan.slot, look_at=plan.look_at)
         self._progress[plan.name] = progress._replace(version=progress.version + 1)
         self._moved.add(plan.name)
         return outcomes
+
+    def _enter(self, uid: bytes, tick: NewTick, stored: int | None, last: JobId | None) -> TickOutcome | None:
+        """Put a tick on the ledger, and its job into the store; None: its slot has fired."""
+        place = uid, tick.slot
+        before = self._ticks[place][3] if place in self._ticks else stored
+        if before == _FIRED:
+            return None
+        if before is not None and place not in self._ticks:
+            self._replaced.append(place)
+        outcome = self._outcome(tick, last)
+        row = tick.row if outcome is TickOutcome.FIRED else None
+        if row is not None:
+            self._jobs.setdefault(row.id, row)
+        job = None if row is None else row.id
+        self._ticks[place] = (uid, tick.slot, tick.run_at, ledger.CODES[outcome], self._now, tick.count, job)
+        return outcome
 
     def write(self) -> None:
         """One statement per table."""
@@ -116,10 +119,6 @@ class _Planning:
             for one in map(self._progress.__getitem__, self._moved)
         ]
         self._tx.executemany(_SCHEDULE["move"], moved)
-
-    def _stored(self, plan: Plan) -> dict[int, int]:
-        """What the ledger says of the plan's slots."""
-        return ledger.known(self._tx, plan.uid, [tick.slot for tick in plan.ticks])
 
     def _outcome(self, tick: NewTick, last: JobId | None) -> TickOutcome:
         if tick.row is None:

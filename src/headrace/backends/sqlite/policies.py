@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from headrace.backends.sqlite import groups, rules
-from headrace.backends.sqlite.connection_thread import Read, Write
+from headrace.backends.sqlite.connection_thread import Capability, Read, Write
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Names, Stamp
 
 
-class SqlitePolicies:
+class SqlitePolicies(Capability):
     """The operations of a :class:`~headrace.seam.protocol.PolicyStore`."""
 
     def __init__(self, read: Read, write: Write, count_cap: int) -> None:
-        self._read = read
-        self._write = write
+        super().__init__(read, write)
         self._count_cap = count_cap
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:

@@ -13,7 +13,7 @@ from headrace.errors import StoreFull
 
 
 def shrink(path: str) -> tuple[int, int]:
-    """Write the file anew without its free pages: its size before and after, in bytes. Others wait meanwhile.
+    """Rewrite the file without its free pages: its size before and after, in bytes. Others wait meanwhile.
 
     For a moment the volume has to hold what is used twice.
     """

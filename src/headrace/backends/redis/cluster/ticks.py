@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.backends.redis.cluster.shards import Capability, Shards, every, gather, shorten
+from headrace.backends.redis.cluster.shards import Capability, Shards, by_shard, every, gather, shorten
 from headrace.backends.redis.schedule_layout import Alteration, Past, Stored
 from headrace.backends.redis.ticks import Found, Outcomes
 from headrace.errors import Unavailable
@@ -183,29 +183,32 @@ class ClusterTicks(Capability):
         known, unasked = await gather(
             {index: self._planned_before(plan, locations.get(plan.name)) for index, plan in enumerate(batch)}
         )
-        groups: dict[int, list[int]] = {}
-        for index in known:
-            location = locations.get(batch[index].name)
-            if location is not None and location.uid == batch[index].uid:
-                groups.setdefault(location.number, []).append(index)
+        left = {index: _left(batch[index], slots) for index, slots in known.items()}
+        here = {
+            index: location.number
+            for index, plan in left.items()
+            if (location := locations.get(plan.name)) is not None and location.uid == plan.uid
+        }
+        groups = by_shard(here, here.__getitem__)
         answers, problem = await gather(
-            {
-                number: self._shards.all[number].ticks.plan([_left(batch[index], known[index]) for index in of], at)
-                for number, of in groups.items()
-            }
+            {n: self._shards.all[n].ticks.plan([left[index] for index in of], at) for n, of in groups.items()}
         )
-        found: Outcomes = [None] * len(batch)
-        routes: set[tuple[int, int]] = set()
-        for number, answer in answers.items():
-            for index, outcomes in zip(groups[number], answer, strict=True):
-                if outcomes is not None:
-                    found[index] = list(_with_known(batch[index], known[index], outcomes))
-                    targets = {self._shards.number_of(tick.row.queue) for tick in batch[index].ticks if tick.row}
-                    routes |= {(number, target) for target in targets - {number}}
-        await self._shards.relay.carry(routes)
+        done = {
+            index: outcomes
+            for number, answer in answers.items()
+            for index, outcomes in zip(groups[number], answer, strict=True)
+            if outcomes is not None
+        }
+        await self._shards.relay.carry(
+            {(here[index], target) for index in done for target in self._targets(batch[index])}
+        )
         if problem := problem or unasked:
             raise problem
-        return found
+        return [list(_with_known(plan, known[n], done[n])) if n in done else None for n, plan in enumerate(batch)]
+
+    def _targets(self, plan: Plan) -> set[int]:
+        """The shards of the queues that the plan's jobs go to."""
+        return {self._shards.number_of(tick.row.queue) for tick in plan.ticks if tick.row}
 
     async def _locations(self, batch: Sequence[Plan]) -> dict[str, Location]:
         """The location of each schedule as it was when its plan was made. If the schedule has moved since, the plan is

@@ -133,7 +133,7 @@ local function open_awake(self)
 
     -- -- running jobs
 
-    -- A holder gets its first jobs of the tenant, or has none left (nil). If the tenant is listed by its holders, it is listed anew.
+    -- A holder gets its first jobs of the tenant, or has none left (nil). If the tenant is listed by its holders, it is listed again.
     local function set_holder(t, holder, jobs, listed)
         if listed then
             self.unlist(t)

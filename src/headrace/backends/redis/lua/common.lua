@@ -132,6 +132,15 @@ local function number(n)
     return string.format('%.0f', n)
 end
 
+-- Returns a function that returns what ``make`` makes when it is first needed.
+local function once(make)
+    local made
+    return function()
+        made = made or make()
+        return made
+    end
+end
+
 -- Appends values to a list.
 local function push(list, ...)
     for _, value in ipairs({...}) do

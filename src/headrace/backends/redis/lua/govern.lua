@@ -167,9 +167,4 @@ local function open_rule()
     return {go_on = go_on, is_going_on = is_going_on, is_counting = is_counting, govern = govern, reconsider_all = reconsider_all}
 end
 
-local made_rule
-
-local function rule()
-    made_rule = made_rule or open_rule()
-    return made_rule
-end
+local rule = once(open_rule)

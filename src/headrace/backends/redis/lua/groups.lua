@@ -169,12 +169,7 @@ local function open_groups()
     }
 end
 
-local made_groups
-
-local function groups()
-    made_groups = made_groups or open_groups()
-    return made_groups
-end
+local groups = once(open_groups)
 
 -- Calls jobs in all groups that have changed.
 local function call_groups()

@@ -1,8 +1,8 @@
 -- Finds what a claim would find in queues that are not governed, in its order.
--- ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes, wanted sections (a bit for each). Answers ids, priorities, run_ats, sizes, kinds (0 to be claimed, 1
--- expired, 2 passed over); the time until the next job is due (-1: none); whether more are due than it looked at; whether a queue has due
--- jobs but no signal; the queues that are governed and may have something; the queues that are paused; and the time until the first of
--- these pauses ends (-1: none does). It stops at ``limit`` jobs to be claimed.
+-- ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes, wanted sections (a bit for each). Answers ids, priorities, run_ats,
+-- sizes, kinds (0 to be claimed, 1 expired, 2 passed over); the time until the next job is due (-1: none); whether more are due than it
+-- looked at; whether a queue has due jobs but no signal; the queues that are governed and may have something; the queues that are paused;
+-- and the time until the first of these pauses ends (-1: none does). It stops at ``limit`` jobs to be claimed.
 
 -- How many jobs it answers, and after how many steps it looks at no further queue or level.
 local MOST, STEPS = 5000, 2000

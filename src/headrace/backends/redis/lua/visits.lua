@@ -201,9 +201,4 @@ local function open_visits()
     return {take = take_turns, coming = coming}
 end
 
-local made_visits
-
-local function visits()
-    made_visits = made_visits or open_visits()
-    return made_visits
-end
+local visits = once(open_visits)
