@@ -54,11 +54,10 @@ class RedisTransfers(Capability):
         answer = await self._run("parcels", leg, int(names is not None), b"".join(ids), encode(keys), limit)
         return [_parcel(one) for one in answer]
 
-    async def arrive(self, leg: str, parcels: Sequence[Parcel], at: Stamp = None) -> list[bool]:
-        return await self.arrive_but(leg, parcels, (), at)
-
-    async def arrive_but(self, leg: str, parcels: Sequence[Parcel], known: Collection[JobId], at: Stamp) -> list[bool]:
-        """The same, except for ids that are in use in another shard."""
+    async def arrive(
+        self, leg: str, parcels: Sequence[Parcel], at: Stamp = None, known: Collection[JobId] = ()
+    ) -> list[bool]:
+        """``known``: ids that are in use in another shard."""
         answers: list[bool] = []
         for some in slices(parcels, _MOVED) or [()]:
             args = [arg for parcel in some for arg in _arrive_args(parcel, parcel.job.id in known)]

@@ -82,23 +82,15 @@ async def _finish_at(
         {number: shards.all[number].finish([batch[index] for index in of], at) for number, of in groups.items()}
     )
     routes: dict[Route, list[JobId]] = {}
+    """Where settled jobs and their rows go, and these jobs."""
     for number, states in answers.items():
         for index, state in zip(groups[number], states, strict=True):
             if state is not None:
                 settled[index] = state
-                _add_routes(shards, batch[index], number, routes)
+                for row in batch[index].spawn:
+                    routes.setdefault((number, shards.number_of(row.queue)), [])
+                if (queue := batch[index].queue) is not None:
+                    routes.setdefault((number, shards.number_of(queue)), []).append(batch[index].id)
     for route in await shards.relay.carry(routes):
         shards.saw(routes[route], route[1])
     return problem
-
-
-def _add_routes(shards: Shards, settlement: Settlement, number: int, routes: dict[Route, list[JobId]]) -> None:
-    """Add the routes on which a settlement sends its job and its rows, and that job."""
-    for row in settlement.spawn:
-        target = shards.number_of(row.queue)
-        if target != number:
-            routes.setdefault((number, target), [])
-    if settlement.queue is not None:
-        target = shards.number_of(settlement.queue)
-        if target != number:
-            routes.setdefault((number, target), []).append(settlement.id)

@@ -40,7 +40,7 @@ class ClusterTransfers(Capability):
         known = await shards.locate([parcel.job.id for parcel in parcels])
         groups = by_shard(range(len(parcels)), lambda n: shards.number_of(parcels[n].job.queue)) or {0: []}
         answers = await every(
-            shards.all[number].transfers.arrive_but(leg, [parcels[n] for n in of], known, at)
+            shards.all[number].transfers.arrive(leg, [parcels[n] for n in of], at, known)
             for number, of in groups.items()
         )
         stored = {

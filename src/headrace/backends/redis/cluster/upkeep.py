@@ -58,10 +58,7 @@ async def sweep(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
     if clause.target in (SweepTarget.RESULTS, SweepTarget.TENANTS):
         return await _sweep_each(shards, clause, at)
     if clause.jobs is not None:
-        swept = await every(shard.sweep(clause, at) for shard in shards.all)
-        return Swept(
-            sum(one.removed for one in swept), sum(one.bytes for one in swept), sum(one.kept for one in swept), False
-        )
+        return _together(await every(shard.sweep(clause, at) for shard in shards.all), more=False)
     looks = await every(shard.ended(clause, at) for shard in shards.all)
     if clause.target is SweepTarget.FAILED:
         doomed, more = await _condemn_dead(shards, looks, clause, at)
@@ -120,27 +117,23 @@ async def _sweep_ticks(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
 async def _sweep_keys(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
     """Remove keys that are free by now, and, if the others are too many, those that would be free first."""
     free = await every(shard.outlived(replace(clause, max_count=None), at) for shard in shards.all)
-    total, more = sum(look.total for look in free), any(look.more for look in free)
-    shares = {number: len(look.instants) for number, look in enumerate(free)}
+    total, going = sum(look.total for look in free), sum(len(look.instants) for look in free)
     excess = 0 if clause.max_count is None else total - clause.max_count
-    if excess > sum(shares.values()):
-        each = await every(shard.outlived(replace(clause, max_count=0), at) for shard in shards.all)
-        first = sorted((instant, number) for number, look in enumerate(each) for instant in look.instants)
-        shares = Counter(number for _, number in first[: min(excess, clause.limit)])
-        more = excess > clause.limit
-    elif sum(shares.values()) > clause.limit:
-        first = sorted((instant, number) for number, look in enumerate(free) for instant in look.instants)
-        shares, more = Counter(number for _, number in first[: clause.limit]), True
+    looks, more = free, any(look.more for look in free)
+    if excess > going:
+        looks = await every(shard.outlived(replace(clause, max_count=0), at) for shard in shards.all)
+        more, going = False, excess
+    first = sorted((instant, number) for number, look in enumerate(looks) for instant in look.instants)
+    shares = Counter(number for _, number in first[: min(going, clause.limit)])
     if not clause.dry_run:
         swept = await every(
             shards.all[number].sweep(replace(clause, max_count=free[number].total - share, limit=share), at)
             for number, share in shares.items()
-            if share
         )
         removed = sum(one.removed for one in swept)
     else:
-        removed = sum(shares.values())
-    return Swept(removed, 0, total - removed, more)
+        removed = shares.total()
+    return Swept(removed, 0, total - removed, more or going > clause.limit)
 
 
 async def _sweep_each(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
@@ -153,4 +146,9 @@ async def _sweep_each(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
             left -= share
     swept = await every(shards.all[number].sweep(replace(clause, limit=share), at) for number, share in shares.items())
     more = any(look.more for look in looks) or sum(look.removed for look in looks) > clause.limit
-    return Swept(sum(one.removed for one in swept), sum(one.bytes for one in swept), 0, more)
+    return _together(swept, more=more)
+
+
+def _together(swept: Sequence[Swept], *, more: bool) -> Swept:
+    removed, freed = sum(one.removed for one in swept), sum(one.bytes for one in swept)
+    return Swept(removed, freed, sum(one.kept for one in swept), more)
