@@ -30,22 +30,17 @@ class Aggregate(Struct, frozen=True):
     state: JobState
     count: int
 
-    @property
-    def _key(self) -> tuple[datetime, int | None, UUID | None, JobState]:
-        return self.hour, self.team_id, self.function_id, self.state
-
 
 _DECODER = msgspec.json.Decoder(list[Aggregate])
 
 
 def aggregates(records: Iterable[Record]) -> list[Aggregate]:
     """Counts of these ended jobs; those of the janitor itself are left out."""
-    counts = Counter(
-        (_hour(record.finished_at or 0), team_of(record.tenant), function_of(record.task), record.state)
+    return added(
+        Aggregate(_hour(record.finished_at or 0), team_of(record.tenant), function_of(record.task), record.state, 1)
         for record in records
         if not record.queue.startswith(OURS)
     )
-    return _sorted(Aggregate(*key, count) for key, count in counts.items())
 
 
 def aggregates_of(removals: Iterable[Removal]) -> list[Aggregate]:
@@ -67,8 +62,9 @@ def added(all_of_them: Iterable[Aggregate]) -> list[Aggregate]:
     """One for each hour, team, function and state."""
     counts: Counter[tuple[datetime, int | None, UUID | None, JobState]] = Counter()
     for one in all_of_them:
-        counts[one._key] += one.count
-    return _sorted(Aggregate(*key, count) for key, count in counts.items())
+        counts[one.hour, one.team_id, one.function_id, one.state] += one.count
+    found = (Aggregate(*key, count) for key, count in counts.items())
+    return sorted(found, key=lambda one: (one.hour, str(one.team_id), str(one.function_id), one.state))
 
 
 def entry(counts: list[Aggregate], keep: Duration) -> NewJob:
@@ -84,7 +80,3 @@ def read(parameters: bytes) -> list[Aggregate]:
 
 def _hour(instant: int) -> datetime:
     return to_datetime(instant).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-
-
-def _sorted(counts: Iterable[Aggregate]) -> list[Aggregate]:
-    return sorted(counts, key=lambda one: (one.hour, str(one.team_id), str(one.function_id), one.state))

@@ -92,7 +92,7 @@ class SqliteTables(Capability):
             f"ON CONFLICT ({', '.join(map(_quoted, key))}) DO {f'UPDATE SET {change}' if change else 'NOTHING'}"
         )
         values = [tuple(map(_value, row)) for row in rows]
-        await self._write(lambda tx, _: _put(tx, statement, values), None, weight=len(rows), grows=True)
+        await self._write(lambda tx, _: tx.executemany(statement, values) and None, None, weight=len(rows), grows=True)
         return len(rows)
 
     async def update(
@@ -103,7 +103,7 @@ class SqliteTables(Capability):
         where = " AND ".join(f"t.{_quoted(name)} = ?{places[name]}" for name in key)
         statement = f"UPDATE {_named(table)} AS t SET {change} WHERE {where}"
         values = [tuple(map(_value, row)) for row in rows]
-        await self._write(lambda tx, _: _put(tx, statement, values), None, weight=len(rows))
+        await self._write(lambda tx, _: tx.executemany(statement, values) and None, None, weight=len(rows))
 
     async def size(self, table: t.TableName) -> int:
         return await self._read(lambda session, _: _size(session, table), None)
@@ -126,10 +126,6 @@ def _run(tx: Transaction, *statements: str) -> None:
 def _index(table: t.TableName, age: str) -> str:
     name = _quoted(f"{table[0]}_{age}_headrace")
     return f"CREATE INDEX IF NOT EXISTS {name} ON {_named(table)} ({_quoted(age)})"
-
-
-def _put(tx: Transaction, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    tx.executemany(statement, rows)
 
 
 def _describe(session: Session, table: t.TableName) -> t.TableInfo | None:
