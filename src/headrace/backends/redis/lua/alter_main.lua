@@ -14,10 +14,6 @@ local kind, text, given = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local applies, limit, look = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
 local dry = ARGV[12] == '1'
 
-local function applies_to(state)
-    return math.floor(applies / 2 ^ state) % 2 == 1
-end
-
 -- Clears what belongs to an end that the job has left.
 local function clear_end(id, j)
     j.attempt, j.lost, j.held_until, j.expires_at = 0, 0, 0, 0
@@ -103,7 +99,7 @@ local answers, known = {}, {}
 local function alter(id, j)
     local before = j.state
     local key = j.keyed == 1 and key_of(id) or false
-    local changed = not dry and applies_to(before) and apply(id, j)
+    local changed = not dry and is_set(applies, 2 ^ before) and apply(id, j)
     call_groups()
     local after = before
     if changed then
@@ -128,7 +124,7 @@ else
     for i, id in ipairs(ids) do
         local j, _, _, size = meet(id, sel)
         bytes = bytes + size
-        if j and j.cancel ~= asked.left and applies_to(j.state) and not (kind == CANCEL and asked[j.cancel]) then
+        if j and j.cancel ~= asked.left and is_set(applies, 2 ^ j.state) and not (kind == CANCEL and asked[j.cancel]) then
             alter(id, j)
         end
         if #answers >= limit then

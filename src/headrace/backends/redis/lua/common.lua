@@ -132,6 +132,11 @@ local function number(n)
     return string.format('%.0f', n)
 end
 
+-- Whether a number has a flag, which is a power of 2.
+local function is_set(flags, flag)
+    return math.floor(flags / flag) % 2 == 1
+end
+
 -- Returns a function that returns what ``make`` makes when it is first needed.
 local function once(make)
     local made

@@ -108,8 +108,8 @@ local function carry_out(name, nth, tick_at_first)
         end
     end
     if moves then
-        s.slot = flag_is_set(flags, FLAGS.slot) and slot or nil
-        s.look_at = flag_is_set(flags, FLAGS.look_at) and look_at or nil
+        s.slot = is_set(flags, FLAGS.slot) and slot or nil
+        s.look_at = is_set(flags, FLAGS.look_at) and look_at or nil
     end
     s.version = s.version + 1
     save_schedule(name, was, s)

@@ -9,20 +9,16 @@ local BUCKET_AT = 29
 local FLAGS = {enabled = 1, slot = 2, look_at = 4, last_slot = 8, last_job = 16}
 local NO_JOB = string.rep('\0', 16)
 
-local function flag_is_set(flags, flag)
-    return math.floor(flags / flag) % 2 == 1
-end
-
 local function read_schedule(packed)
     local uid, version, plan_priority, bucket, flags, slot, look_at, runs, last_slot, last_job, created_at, updated_at =
         struct.unpack(SCHEDULE, packed)
     return {
         uid = uid, version = version, plan_priority = plan_priority, bucket = bucket, runs = runs,
-        enabled = flag_is_set(flags, FLAGS.enabled),
-        slot = flag_is_set(flags, FLAGS.slot) and slot or nil,
-        look_at = flag_is_set(flags, FLAGS.look_at) and look_at or nil,
-        last_slot = flag_is_set(flags, FLAGS.last_slot) and last_slot or nil,
-        last_job = flag_is_set(flags, FLAGS.last_job) and last_job or nil,
+        enabled = is_set(flags, FLAGS.enabled),
+        slot = is_set(flags, FLAGS.slot) and slot or nil,
+        look_at = is_set(flags, FLAGS.look_at) and look_at or nil,
+        last_slot = is_set(flags, FLAGS.last_slot) and last_slot or nil,
+        last_job = is_set(flags, FLAGS.last_job) and last_job or nil,
         created_at = created_at, updated_at = updated_at, names = string.sub(packed, SCHEDULE_SIZE + 1),
     }
 end

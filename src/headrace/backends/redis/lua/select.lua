@@ -14,28 +14,13 @@ local function ids_of(sel)
 end
 
 local function matches(id, job, j, sel)
-    if math.floor(sel[4] / 2 ^ j.state) % 2 == 0 then
-        return false
-    end
-    if sel[6] ~= '' and not before(sel[6], id) then
-        return false
-    end
-    if sel[1] and name_of(j.qid) ~= sel[1] then
-        return false
-    end
-    if sel[7] and sel[7] ~= (j.state >= COMPLETED and j.text or '') then
-        return false
-    end
-    if sel[5] >= 0 and head(job) > sel[5] then
-        return false
-    end
-    if sel[2] or sel[3] then
-        local head = labels_of(job)
-        if (sel[3] and head[2] ~= sel[3]) or (sel[2] and head[3] ~= sel[2]) then
-            return false
-        end
-    end
-    return true
+    local fits = is_set(sel[4], 2 ^ j.state)
+        and (sel[6] == '' or before(sel[6], id))
+        and (not sel[1] or sel[1] == name_of(j.qid))
+        and (not sel[7] or sel[7] == (j.state >= COMPLETED and j.text or ''))
+        and (sel[5] < 0 or head(job) <= sel[5])
+    local labels = fits and (sel[2] or sel[3]) and labels_of(job)
+    return fits and (not labels or ((not sel[3] or sel[3] == labels[2]) and (not sel[2] or sel[2] == labels[3])))
 end
 
 -- Bytes of jobs that one call reads, roughly.
@@ -45,7 +30,7 @@ local MOST_READ = 8 * 1024 * 1024
 local function meet(id, sel)
     local packed = call('HGET', base .. ':s', id)
     local j = packed and read_state(packed)
-    if j and (math.floor(sel[4] / 2 ^ j.state) % 2 == 0 or (sel[1] and name_of(j.qid) ~= sel[1])) then
+    if j and (not is_set(sel[4], 2 ^ j.state) or (sel[1] and name_of(j.qid) ~= sel[1])) then
         return nil, nil, nil, 0
     end
     local job = call('HGET', base .. ':j', id) or ''
@@ -60,21 +45,14 @@ local function meet(id, sel)
 end
 
 -- Returns the ids of named jobs: ids, then {queue, key}; each once.
-local function named(ids, keys)
-    local found, seen = {}, {}
-    local function add(id)
-        if not seen[id] then
-            seen[id] = true
-            found[#found + 1] = id
-        end
-    end
-    for _, id in ipairs(ids_in(ids)) do
-        add(id)
-    end
+local function named(packed, keys)
+    local ids, found, seen = ids_in(packed), {}, {[''] = true}
     for _, one in ipairs(keys) do
-        local id = named_by(one[1], one[2])
-        if id ~= '' then
-            add(id)
+        ids[#ids + 1] = named_by(one[1], one[2])
+    end
+    for _, id in ipairs(ids) do
+        if not seen[id] then
+            found[#found + 1], seen[id] = id, true
         end
     end
     return found

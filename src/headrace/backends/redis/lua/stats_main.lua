@@ -93,7 +93,6 @@ while next_worker >= 0 and bytes < MOST_READ do
 end
 local ends = {}
 for state = COMPLETED, FAILED do
-    ends[#ends + 1] = call('ZCARD', base .. ':d:' .. state)
-    ends[#ends + 1] = tonumber(call('HGET', base .. ':b', state) or 0)
+    push(ends, call('ZCARD', base .. ':d:' .. state), tonumber(call('HGET', base .. ':b', state) or 0))
 end
 return {answers, cursor, workers, next_worker, ends, call('ZCARD', base .. ':T'), call('ZCARD', base .. ':kx')}
