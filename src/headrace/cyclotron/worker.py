@@ -148,14 +148,11 @@ class Worker:
             except Exception as error:
                 log.exception("a batch of %s failed; its jobs are tried again", self.queue_name)
                 self._broken = repr(error)
-                self._put_off(jobs, self._broken)
+                for job in jobs:
+                    if job.held:
+                        job.put_off(self._broken, _LONGEST)
             else:
                 self._broken = ""
-
-    def _put_off(self, jobs: list[Job], error: str) -> None:
-        for job in jobs:
-            if job.held:
-                job.put_off(error, _LONGEST)
 
     def stop(self) -> None:
         """End the poll loop after the present batch."""

@@ -12,7 +12,6 @@ from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.claiming import Claiming
 from headrace.backends.memory.documents import MemoryDocuments
 from headrace.backends.memory.entry import Entry
-from headrace.backends.memory.events import MemoryEvents
 from headrace.backends.memory.fleet import Listed
 from headrace.backends.memory.journal import MemoryJournal
 from headrace.backends.memory.leasing import reaped
@@ -61,16 +60,13 @@ class MemoryBackend:
         self.transfers = MemoryTransfers(self.store, self._begin)
         self.journal = MemoryJournal(self.store.journal, self._now)
         self.parts = MemoryParts(self.store, self._begin)
+        self.events = self.store.events
         self._claiming = Claiming(self.store)
 
     def _begin(self, at: r.Stamp) -> int:
         """Begin an operation, under the lock: its instant."""
         self.store.now = self._now() if at is None else at
         return self.store.now
-
-    @property
-    def events(self) -> MemoryEvents:
-        return self.store.events
 
     @property
     def hints(self) -> MemoryBackend:

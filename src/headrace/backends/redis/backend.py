@@ -42,7 +42,8 @@ class RedisBackend(Shard):
         self._listen = listen
         connections = connections or ServerConnections(endpoint)
         super().__init__(connections, f"{prefix}{{jobs}}", endpoint.where)
-        self.hints = Listener(connections, prefix, lambda _: self._base, endpoint.where) if listen else None
+        self._listener = Listener(connections, prefix, lambda _: self._base, endpoint.where)
+        self.hints = self._listener if listen else None
         self.journal = RedisJournal(connections, lambda: self._base, self.now, endpoint.where)
         self.parts = RedisParts(connections, lambda _: self._base, endpoint.where)
         self.events = RedisEvents(connections, prefix, lambda: self._base, endpoint.where) if listen else None
@@ -75,22 +76,19 @@ class RedisBackend(Shard):
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         claimed = await super().claim(req, at)
-        if self.hints is not None:
-            self.hints.claimed(req, claimed)
+        self._listener.claimed(req, claimed)
         return claimed
 
     async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         states, claimed = await super().finish_and_claim(batch, req, at)
-        if self.hints is not None:
-            self.hints.claimed(req, claimed)
+        self._listener.claimed(req, claimed)
         return states, claimed
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         states = await super().finish(batch, at)
-        if self.hints is not None:
-            self.hints.settled()
+        self._listener.settled()
         return states
 
     async def close(self) -> None:

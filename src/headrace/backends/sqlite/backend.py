@@ -103,7 +103,7 @@ class SqliteBackend(lock_guard.Watched):
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._hints: SqliteHints | None = SqliteHints(self.path) if hints.available else None
-        self._events: SqliteEvents | None = SqliteEvents(self.path) if hints.available else None
+        self.events = SqliteEvents(self.path) if hints.available else None
         self._switching = asyncio.Lock()
         self.ticks = SqliteTicks(self._read, self._write)
         self.policies = SqlitePolicies(self._read, self._write, self.limits.count_cap)
@@ -118,10 +118,6 @@ class SqliteBackend(lock_guard.Watched):
         self._portions = Portions(_COSTS)
         self._claim_parts = ClaimParts(_NAMED)
         self._forked = False
-
-    @property
-    def events(self) -> SqliteEvents | None:
-        return self._events
 
     @property
     def hints(self) -> SqliteHints | None:
@@ -169,10 +165,14 @@ class SqliteBackend(lock_guard.Watched):
                 return
             await reader.stop()
             await writer.stop()
-            if self._events is not None:
-                self._events.close()
-            if self._hints is not None:
-                self._hints.close()
+            self._fall_silent()
+
+    def _fall_silent(self) -> None:
+        """Hear and tell nothing more."""
+        if self.events is not None:
+            self.events.close()
+        if self._hints is not None:
+            self._hints.close()
 
     def abandon(self) -> None:
         """This is a forked child: nothing of this instance may be used here."""

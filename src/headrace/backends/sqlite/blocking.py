@@ -40,10 +40,7 @@ class BlockingSqlite(SqliteBackend):
         pen, self._pen = self._pen, None
         if pen is not None and not self._forked:
             pen.end()
-            if self._events is not None:
-                self._events.close()
-            if self._hints is not None:
-                self._hints.close()
+            self._fall_silent()
 
     def abandon(self) -> None:
         self._forked = True

@@ -34,7 +34,4 @@ class SqliteRemovals(Capability):
         return await self._read(work, None)
 
     async def forget(self, most: int, limit: int) -> int:
-        def work(tx: Transaction, _: int) -> int:
-            return len(tx.rows(_SQL["forget"], (most, limit)))
-
-        return await self._write(work, None, weight=limit)
+        return await self._write(lambda tx, _: len(tx.rows(_SQL["forget"], (most, limit))), None, weight=limit)

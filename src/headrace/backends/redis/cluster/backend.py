@@ -65,7 +65,8 @@ class ClusterBackend:
         self.archive = Archive(self._ends, self.fetch, ClusterRemovals(lambda: self.shards))
         self.tracks = ClusterTracks(lambda: self.shards)
         self.transfers = ClusterTransfers(lambda: self.shards)
-        self.hints = Listener(self._connections, prefix, self._base_of, endpoint.where) if listen else None
+        self._listener = Listener(self._connections, prefix, self._base_of, endpoint.where)
+        self.hints = self._listener if listen else None
         base = partial(self._base_of, "")
         self.journal = RedisJournal(self._connections, base, self.now, endpoint.where)
         self.parts = RedisParts(self._connections, self._base_of, endpoint.where)
@@ -134,22 +135,19 @@ class ClusterBackend:
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
         claimed = await claiming.claim(self.shards, req, at)
-        if self.hints is not None:
-            self.hints.claimed(req, claimed)
+        self._listener.claimed(req, claimed)
         return claimed
 
     async def finish_and_claim(
         self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
     ) -> tuple[list[JobState | None], r.Claimed]:
         states, claimed = await settling.finish_and_claim(self.shards, batch, req, at)
-        if self.hints is not None:
-            self.hints.claimed(req, claimed)
+        self._listener.claimed(req, claimed)
         return states, claimed
 
     async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         states = await settling.finish(self.shards, batch, at)
-        if self.hints is not None:
-            self.hints.settled()
+        self._listener.settled()
         return states
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:

@@ -20,7 +20,5 @@ class ClusterReferences(Capability):
         return found[:limit]
 
     async def swap(self, batch: Sequence[Swap], at: Stamp = None) -> list[bool]:
-        if not batch:
-            return []
         answers = await every(shard.references.swap(batch) for shard in self._shards.all)
         return [any(done) for done in zip(*answers, strict=True)]

@@ -32,12 +32,8 @@ async def insert(shards: Shards, rows: Sequence[Row], at: Stamp) -> list[Inserte
 
 def _detours(shards: Shards, rows: Sequence[Row]) -> dict[int, int]:
     """By index: rows whose job found no room in another shard before, and that shard."""
-    found: dict[int, int] = {}
-    for index, row in enumerate(rows):
-        home = shards.refused_in(row.id)
-        if home is not None and home != shards.number_of(row.queue):
-            found[index] = home
-    return found
+    homes = ((index, row.queue, shards.refused_in(row.id)) for index, row in enumerate(rows))
+    return {index: home for index, queue, home in homes if home is not None and home != shards.number_of(queue)}
 
 
 async def _trace(

@@ -30,10 +30,8 @@ local answers, upto, bytes = {}, '', 0
 for i, packed in ipairs(ask('HMGET', base .. ':S', names)) do
     if packed and matches(packed) then
         local definition = call('HGET', base .. ':Sd', names[i])
-        for _, part in ipairs({names[i], packed, definition}) do
-            answers[#answers + 1] = part
-            bytes = bytes + #part
-        end
+        push(answers, names[i], packed, definition)
+        bytes = bytes + #names[i] + #packed + #definition
     end
     if #answers >= 3 * limit then
         break

@@ -81,8 +81,7 @@ local function open_rule()
                 local name = priority and labels[2] or 0
                 by_tenant[t] = by_tenant[t] or {}
                 by_tenant[t][name] = by_tenant[t][name] or {}
-                table.insert(by_tenant[t][name], flat[2 * i])
-                table.insert(by_tenant[t][name], priority and ids[i] or names[i] .. labels[2])
+                push(by_tenant[t][name], flat[2 * i], priority and ids[i] or names[i] .. labels[2])
                 expected[t] = math.min(expected[t] or run_at, run_at)
                 bytes = bytes + #(job or '')
             end
