@@ -21,7 +21,8 @@ KINDS = {
     "w", "q", "qn", "qi", "D:", "Dj", "Db", "E", "Ej", "Eb",
     "z", "n", "b", "W", "Wa", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
     "P", "Pk:", "K", "Yd:", "Yl:", "Yn", "Ys:", "parts:",
-    "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
+    "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "Gc:", "Gt:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:",
+    "F:",
 }  # fmt: skip
 """Of the keys that a store of one shard may have; those that end in a colon come with a name."""
 SIGNALS = 8
@@ -63,6 +64,8 @@ class Tenant(NamedTuple):
     paused: int
     full_at: int | None
     """Of its rate under way."""
+    shut: bool
+    """Whether it has shut lanes."""
 
     @property
     def idle_from(self) -> int | None:
@@ -157,9 +160,10 @@ class Audit:
     def _read_tenants(self) -> dict[int, Tenant]:
         found = {}
         for number, packed in self._hash("M").items():
-            *facts, waiting, holders, limit, paused, rate = msgspec.msgpack.decode(packed)
+            stored = msgspec.msgpack.decode(packed)
+            *facts, waiting, holders, limit, paused, rate = stored[:12]
             told = *waiting, dict(holders), bool(limit), paused, rate[2] if rate else None
-            found[int(number)] = Tenant(*facts, *told)
+            found[int(number)] = Tenant(*facts, *told, bool(stored[12:]))
         return found
 
     def _read_ready(self) -> dict[bytes, Listed]:
@@ -519,8 +523,31 @@ class Audit:
             known_as = _NUMBER.pack(run_at) + job_id + _LEVEL.pack(int(priority) + 32768) + task
             lanes[number][known_as] = int(priority)
         self._expect(":H", {name: self._sorted("H:", name) for name in self._names["H:"]}, heads)
-        self._expect(":Gp", {name: self._sorted("Gp:", name) for name in self._names["Gp:"]}, lanes)
+        listed = {name: self._sorted("Gp:", name) for name in self._names["Gp:"]}
+        for number, names in self._check_shut().items():
+            self._expect(
+                f"shut lanes of {number!r} that are open too", names.keys() & listed.get(number, {}).keys(), set()
+            )
+            listed[number] = listed.get(number, {}) | names
+        self._expect(":Gp and :Gc", listed, lanes)
         self._expect(":F", {name: self._sorted("F:", name) for name in self._names["F:"]}, later)
+
+    def _check_shut(self) -> dict[bytes, dict[bytes, int]]:
+        """The lanes that tenants have shut, as they are named otherwise. The task of each is listed."""
+        found: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        for number in self._names["Gc:"]:
+            tasks = set()
+            for name in self._sorted("Gc:", number):
+                length = int.from_bytes(name[:4], "big")
+                task, level, first = name[4 : 4 + length], name[4 + length : 6 + length], name[6 + length :]
+                found[number][first + level + task] = _LEVEL.unpack(level)[0] - 32768
+                tasks.add(task)
+            self._expect(f"tasks of :Gc:{number!r} that :Gt lacks", tasks - self._sorted("Gt:", number).keys(), set())
+        self._expect(":Gt", set(self._names["Gt:"]), set(self._names["Gc:"]))
+        self._expect(
+            "tenants that have shut lanes", {b"%d" % n for n, t in self._tenants.items() if t.shut}, set(found)
+        )
+        return found
 
     def _check_running(self) -> None:
         governed = {int(qid) for qid in self._hash("o")}

@@ -21,14 +21,29 @@ _Rules = tuple[
 ]  # fmt: skip
 _Limit = tuple[int | bool, _Pair | bool]
 _Holders = dict[str, int] | tuple[()]
-_Tenant = tuple[
-    int, str, int, int, int, int, int, _Pair, _Holders, _Limit | bool, int, _Bucket | bool,
-]  # fmt: skip
 _rules: Callable[[bytes], _Rules] = msgspec.msgpack.Decoder(_Rules).decode
-_tenant: Callable[[bytes], _Tenant] = msgspec.msgpack.Decoder(_Tenant).decode
 _rate_of: Callable[[bytes], _Pair] = msgspec.msgpack.Decoder(_Pair).decode
 _bucket: Callable[[bytes], _Bucket] = msgspec.msgpack.Decoder(_Bucket).decode
 
+
+class _Tenant(msgspec.Struct, array_like=True):
+    """A tenant as scripts write it; see ``lua/turns.lua``."""
+
+    queue: int
+    name: str
+    count: int
+    since: int
+    status: int
+    wake_at: int
+    running: int
+    waiting: _Pair
+    holders: _Holders
+    limit: _Limit | bool
+    paused: int
+    bucket: _Bucket | bool
+
+
+_tenant: Callable[[bytes], _Tenant] = msgspec.msgpack.Decoder(_Tenant).decode
 
 _QUEUES = 100
 """How many queues' policies one call reads."""
@@ -175,10 +190,12 @@ def _state(
 
 
 def _tenant_state(policy: Policy, now: int, packed: bytes, waiting: int, workers: Sequence[bytes]) -> TenantState:
-    _, name, _, _, _, _, running, _, _, own, paused, bucket = _tenant(packed)
-    limit = None
+    tenant = _tenant(packed)
+    limit, own, paused = None, tenant.limit, tenant.paused
     if not isinstance(own, bool):
-        limit = TenantLimit(policy.queue, name, _or_none(own[0]), _rate(own[1]))
+        limit = TenantLimit(policy.queue, tenant.name, _or_none(own[0]), _rate(own[1]))
     rate = limit.rate if limit is not None and limit.rate is not None else policy.tenant_rate
     until, listed = paused if paused > now else None, tuple(sorted(worker.decode() for worker in workers))
-    return TenantState(policy.queue, name, waiting, running, limit, until, _opens_at(rate, bucket, now), listed)
+    return TenantState(
+        policy.queue, tenant.name, waiting, tenant.running, limit, until, _opens_at(rate, tenant.bucket, now), listed
+    )

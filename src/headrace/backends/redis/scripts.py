@@ -10,7 +10,7 @@ from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.translate import Refused, translated
 
 _JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys", "dead", "stored", "references")
-_TURNS = ("rates", "lanes", "awake", "turns")
+_TURNS = ("shut", "rates", "lanes", "awake", "turns")
 _INDEX = ("order", "policies", "ready", *_TURNS, "index", "groups")
 _ALL = (*_JOBS, *_INDEX, "set_aside", "moves", "tenants", "ends", "settle")
 _INSERT = ("cells", "replace", "insert")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
 from msgspec.structs import replace
 
 from headrace.seam.policy import QueuePause, Rate, TenantLimit
@@ -27,6 +28,9 @@ from headrace.testing.conformance.base import (
 )
 from headrace.testing.conformance.governed import GovernedBase
 from headrace.types import JobState
+
+_MANY = 3_000
+"""More priorities than a claim looks at."""
 
 
 class LimitTests(GovernedBase):
@@ -243,6 +247,48 @@ class LimitTests(GovernedBase):
             if claimed.next_in != 0:
                 break
         assert (found, claimed.next_in) == ([2_000, 2_002], None)
+
+    @needs("policies")
+    @pytest.mark.parametrize("rated", [True, False])
+    async def test_a_closed_task_of_very_many_priorities_holds_up_nobody(self, store: Backend, rated: bool) -> None:
+        """Neither other tenants, nor the other tasks of its tenant: they are found, if not by the first claim, then by
+        one of the next. Then claims come to rest, and when the task opens, its jobs come in their order."""
+        if rated:
+            await self.govern(store, task_rates={"u": Rate(HOUR)})
+        else:
+            await self.policies(store).pause(QueuePause("q", task="u"), T0)
+        for first in range(0, _MANY, 1_000):
+            await self.put(store, *(row(n, tenant="a", task="u", priority=n) for n in range(first, first + 1_000)))
+        others = [*range(_MANY, _MANY + 10)]
+        await self.put(store, *(row(n, tenant="b", priority=_MANY) for n in others))
+        await self.put(store, row(_MANY + 10, tenant="a", priority=_MANY))
+        started = 1 if rated else 0
+        found: list[int] = []
+        for _ in range(5):
+            found += await self.got(store, 10)
+        assert [n for n in found if n in others] == others
+        at = T0
+        for _ in range(20):
+            claimed = await self.claim(store, 10, at)
+            found += map(number, claimed.jobs)
+            if claimed.next_in is None or claimed.next_in > MINUTE:
+                break
+            at += claimed.next_in
+        assert sorted(found) == [*range(started), *others, _MANY + 10]
+        assert claimed.next_in == (T0 + HOUR - at if rated else None)
+        assert at < T0 + SECOND
+        if rated:
+            assert await self.got(store, 10, T0 + HOUR) == [1]
+            await self.govern(store, at=T0 + HOUR, task_rates={})
+            started = 2
+        else:
+            await self.policies(store).pause(QueuePause("q", task="u", paused=False), at)
+        rest: list[int] = []
+        while len(rest) < _MANY - started:
+            more = await self.got(store, 1_000, T0 + HOUR)
+            assert more
+            rest += more
+        assert rest == [*range(started, _MANY)]
 
     @needs("policies")
     async def test_a_paused_task_holds_up_nobody(self, store: Backend) -> None:

@@ -271,6 +271,15 @@ class PolicyTests(GovernedBase):
         assert sorted(found) == [*range(2_400)]
 
     @needs("policies")
+    async def test_with_ageing_too_all_priorities_get_their_turn(self, store: Backend) -> None:
+        await self.govern(store, ageing=SECOND, tenant_batch=7)
+        await self.put(store, *(row(n, tenant="t", priority=n) for n in range(300)))
+        found: list[int] = []
+        for _ in range(3):
+            found += await self.got(store)
+        assert sorted(found) == [*range(300)]
+
+    @needs("policies")
     async def test_with_ageing_waiting_makes_up_for_priority(self, store: Backend) -> None:
         await self.govern(store, ageing=SECOND)
         await self.put(store, row(1, priority=3), row(2, priority=0, delay=2 * SECOND), row(3, delay=4 * SECOND))

@@ -119,6 +119,10 @@ local function open_awake(self)
         if bucket and self.tenant_bucket(self.queue(t.qid), t) ~= bucket then
             self.touch(t)
         end
+        if t.shut ~= NONE_SHUT then
+            t.shut = RECHECK
+            self.touch(t)
+        end
         if t.status == FULL then
             t.status, t.wake_at = ASLEEP, -1
             self.touch(t)

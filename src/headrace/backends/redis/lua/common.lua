@@ -60,6 +60,9 @@
 --
 --   :G:N:P:TASK zset    AVAILABLE jobs of tenant number N by run_at: those that are due, or were once
 --   :Gp:N       zset    its lanes by priority: run_at in 8 bytes and id of the first job, priority + 32768 in 2 bytes, task
+--   :Gc:N       zset    its shut lanes, which are not among these: length of the task in 4 bytes, task, priority, run_at and id as above,
+--                       all with the score 0
+--   :Gt:N       zset    tasks of these by the instant from which they may be open
 --   :Gf:N       zset    its delayed jobs (priority + 32768 in 2 bytes, id, task) by run_at
 --   :H:Q        zset    lanes (N:P:TASK) of Q by the run_at of their first jobs
 --   :F:Q        zset    delayed jobs of Q by run_at

@@ -10,7 +10,7 @@ local function open_lanes(self)
     -- The lanes that this script uses, by key; and those whose first job may have changed.
     local lanes, changed = {}, {}
 
-    local function lanes_of(t)
+    function self.lanes_of(t)
         return base .. ':Gp:' .. t.digits
     end
 
@@ -194,7 +194,7 @@ local function open_lanes(self)
     -- Returns lanes of a tenant from a rank on, and whether these are all from there.
     function self.lanes_from(t, from, most)
         self.write_lanes()
-        local flat = call('ZRANGE', lanes_of(t), from, from + most - 1, 'WITHSCORES')
+        local flat = call('ZRANGE', self.lanes_of(t), from, from + most - 1, 'WITHSCORES')
         local found = {}
         for i = 1, #flat, 2 do
             local run_at, id = struct.unpack('>I8c16', flat[i])
@@ -206,7 +206,7 @@ local function open_lanes(self)
     end
 
     function self.count_lanes(t)
-        return call('ZCARD', lanes_of(t))
+        return call('ZCARD', self.lanes_of(t))
     end
 
     -- Returns the first delayed jobs: instant, task, instant, task, ...
@@ -221,16 +221,17 @@ local function open_lanes(self)
 
     -- Writes the first jobs of lanes that have changed.
     function self.write_lanes()
-        local firsts, gone, heads, empty = {}, {}, {}, {}
+        local firsts, gone, heads, empty, shut = {}, {}, {}, {}, {}
         for _, lane in pairs(changed) do
             local first = lane.first_id and lane_as(lane, lane.first_at, lane.first_id) or listed_as(lane)
             if first ~= lane.listed then
-                local of = lanes_of(lane.tenant)
+                local of = self.lanes_of(lane.tenant)
                 local name = lane.tenant.digits .. ':' .. lane.priority .. ':' .. lane.task
                 firsts[of], gone[of] = firsts[of] or {}, gone[of] or {}
                 heads[lane.qid], empty[lane.qid] = heads[lane.qid] or {}, empty[lane.qid] or {}
                 if lane.listed then
                     table.insert(gone[of], lane.listed)
+                    shut[lane.tenant] = lane.tenant.shut ~= NONE_SHUT and gone[of] or nil
                 end
                 if first then
                     table.insert(firsts[of], lane.priority)
@@ -248,6 +249,9 @@ local function open_lanes(self)
         for of, names in pairs(gone) do
             many('ZREM', of, names)
             many('ZADD', of, firsts[of])
+        end
+        for t, names in pairs(shut) do
+            self.unshut(t, names)
         end
         for qid, names in pairs(empty) do
             many('ZREM', base .. ':H:' .. qid, names)

@@ -1,10 +1,12 @@
 -- Takes jobs of one tenant (step 4 of a claim): its first by (priority, run_at, id), or with ageing by (run_at + priority * ageing, id).
--- However many lanes the tenant has, only the first are read, and more only if their tasks are closed. With ageing some of the others are
--- read too, other ones each time.
+-- However many lanes the tenant has, only the first are read, and more only if their tasks are closed; if these are many, they are shut.
+-- With ageing some of the others are read too, other ones each time.
 
 local function open_pick(own)
-    -- How many lanes are read together, at least and at most, and how many lanes of closed tasks may come first.
-    local FEW, WIDTH, CLOSED = 8, 64, 2000
+    -- How many lanes are read together, at least and at most; how many lanes of closed tasks may come first, and how many are read in all.
+    local FEW, WIDTH, CLOSED, MOST = 8, 64, 1000, 2000
+    -- Microseconds until a tenant is visited again that has more lanes of closed tasks than a visit reads: others come first.
+    local AGAIN = 20000
     local NOTHING = {}
     -- What comes next in a single lane. The tables are reused, as there are many visits.
     local next_ids, next_scores, next_lanes = {}, {}, {}
@@ -30,13 +32,17 @@ local function open_pick(own)
             add(b, q, view, found, is_open)
             b.step(#found)
             from, view.horizon = from + #found, not all and found[#found] or nil
-        until all or view.fresh > 0 or from >= CLOSED
+        until all or view.fresh > 0 or #view.closed >= CLOSED or from >= MOST
         if view.horizon and q.policy[RULE.ageing] then
             add(b, q, view, own.lanes_from(t, from + b.now % math.max(1, own.count_lanes(t) - from), WIDTH), is_open)
-            view.horizon = nil
+            view.horizon, view.is_sample = nil, true
         end
         if view.horizon then
             view.till = {priority = view.horizon.priority, at = view.horizon.bound_at, id = view.horizon.bound_id}
+        end
+        if #view.closed > WIDTH then
+            own.shut(q, t, view.closed, b.now)
+            view.goes_on, view.closed = #view.closed >= CLOSED and view.fresh == 0, {}
         end
         t.view = view
         return view
@@ -99,7 +105,7 @@ local function open_pick(own)
                 i = i + 1
             end
             if not best or (till and comes_before(till.priority, till.at, till.id, best_level, best_at, best_id)) then
-                view.ended = till ~= nil
+                view.ended = till ~= nil or view.is_sample
                 break
             end
             local bucket = own.task_bucket(q, best.task)
@@ -168,6 +174,9 @@ local function open_pick(own)
     -- Returns when a tenant that has nothing more to take may have something again.
     local function next_of(b, q, t)
         local till, view = FOREVER, t.view or look(b, q, t, WIDTH)
+        if view.goes_on then
+            return b.now + AGAIN
+        end
 
         local function consider(at, task)
             till = math.min(till, math.max(at, own.closed_until(q, task, b.now)))
@@ -181,6 +190,11 @@ local function open_pick(own)
                 end
             end
         end
+        local shut, others = own.shut_tasks(t)
+        for i = 1, #shut, 2 do
+            consider(shut[i], shut[i + 1])
+        end
+        till = math.min(till, others)
         local delayed = own.first_delayed(t, WIDTH)
         for i = 1, #delayed, 2 do
             if delayed[i] >= till then

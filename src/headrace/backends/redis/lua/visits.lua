@@ -107,6 +107,9 @@ local function open_visits()
         local delayed = t.delayed
         local more_due = own.promote(t)
         b.step(PER_PROMOTED * (delayed - t.delayed))
+        if t.shut ~= NONE_SHUT then
+            b.step(own.reopen(q, t, allowed, b.now))
+        end
         local taken = pick.take(b, q, t, allowed)
         local was = t.status
         if was == BOUND then
@@ -117,7 +120,8 @@ local function open_visits()
             own.spend(own.queue_bucket(q), b.now, taken)
             own.spend(own.tenant_bucket(q, t), b.now, taken)
         end
-        local rests = taken < allowed and not more_due and b.left() > 0 and not b.is_spent()
+        local goes_on = t.view and t.view.goes_on
+        local rests = taken < allowed and not more_due and b.left() > 0 and (goes_on or not b.is_spent())
         if was == AWAKE and (rests or own.is_bound(t)) then
             own.unlist(t)
         end
