@@ -21,8 +21,8 @@ KINDS = {
     "w", "q", "qn", "qi", "D:", "Dj", "Db", "E", "Ej", "Eb",
     "z", "n", "b", "W", "Wa", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
     "P", "Pk:", "K", "Yd:", "Yl:", "Yn", "Ys:", "parts:",
-    "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "Gc:", "Gt:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:",
-    "F:",
+    "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "Gc:", "Gt:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:",
+    "H:", "F:",
 }  # fmt: skip
 """Of the keys that a store of one shard may have; those that end in a colon come with a name."""
 SIGNALS = 8

@@ -5,13 +5,30 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
 from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
-from headrace.seam.records import Beat, Claim, Row
+from headrace.seam.records import (
+    Beat,
+    Cancel,
+    Change,
+    Claim,
+    Delete,
+    JobId,
+    JobKey,
+    Move,
+    Pause,
+    Reap,
+    Reprioritise,
+    Reschedule,
+    Row,
+    Selector,
+    Watch,
+)  # fmt: skip
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, number, row, settle
 from headrace.types import JobState
 from tests.backends.test_redis_audit import problems
@@ -274,6 +291,85 @@ async def test_no_script_makes_very_many_steps(store: RedisBackend, make: Callab
     assert problems() == []
     assert max(script.count() for script in inserting.calls()) < 3_500
     assert max(script.count() for script in working.calls()) < 5_000
+
+
+async def put_all_sorts(store: RedisBackend, jobs: int, **changes: Any) -> list[JobId]:
+    """Jobs with a tenant, a key and a group of their own, in a governed queue."""
+    await store.policies.save(Policy(queue="q", tenant_batch=10), T0)
+    await put(store, [row(n, tenant=f"t{n}", key=f"k{n}", group=f"g{n}", **changes) for n in range(jobs)])
+    return [job_id(n) for n in range(jobs)]
+
+
+CHANGES = [Delete(), Cancel(), Pause(), Move("r"), Reprioritise(5), Reschedule(HOUR), Watch("in")]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        *((change, "by ids") for change in CHANGES),
+        (Delete(), "by keys"), (Cancel(), "by keys"), (Move("r"), "by both"), (Cancel(), "by both"),
+        (Delete(), "by a filter"),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_a_change_of_very_many_jobs_goes_in_pieces(store: RedisBackend, change: Change, named: str) -> None:
+    """Each job is met once, in the order named."""
+    ids = await put_all_sorts(store, 1_000)
+    keys = [JobKey("q", f"k{n}") for n in range(1_000)]
+    selector = {
+        "by ids": Selector(ids=[*reversed(ids), *ids]),
+        "by keys": Selector(keys=[*reversed(keys), JobKey("q", "unknown"), *keys]),
+        "by both": Selector(ids=[*reversed(ids[500:]), bytes(16)], keys=[*reversed(keys), *keys]),
+        "by a filter": Selector(queue="q", limit=1_000),
+    }[named]
+    with commands() as asked:
+        answers = await store.alter(selector, change, T0)
+    assert [answer.id for answer in answers] == (ids if named == "by a filter" else ids[::-1])
+    assert all(answer.changed for answer in answers)
+    assert max(script.count() for script in asked.calls()) < 5_000
+    assert problems() == []
+
+
+async def test_any_number_of_jobs_may_be_named(store: RedisBackend) -> None:
+    ids = await put_all_sorts(store, MANY)
+    assert await cost(lambda: store.alter(Selector(ids=ids), Delete(), T0)) < 5_000
+    assert (await store.stats(T0)).queues == []
+
+
+@pytest.mark.parametrize("end", ["they wait again", "they are dead", "they are cancelled"])
+async def test_a_reap_of_very_many_leases_goes_in_pieces(store: RedisBackend, end: str) -> None:
+    """Oldest expiry first, and spread as if it were one step."""
+    ids = await put_all_sorts(store, 1_000)
+    leased: list[JobId] = []
+    while len(leased) < len(ids):
+        claim = Claim("gone", ("q",), 1_000, LEASE)
+        leased += [job.id for job in (await store.claim(claim, T0 + len(leased))).jobs]
+    if end == "they are cancelled":
+        await store.alter(Selector(ids=ids), Cancel(), T0)
+    at = T0 + HOUR
+    with commands() as asked:
+        reaped = await store.reap(Reap(max_lost=0 if end == "they are dead" else 2, spread=1_000 * SECOND), at)
+    assert {job.id for job in reaped} == set(ids)
+    assert max(script.count() for script in asked.calls()) < 5_000
+    assert problems() == []
+    if end == "they wait again":
+        found = await store.fetch([job.id for job in reaped], at=at)
+        assert [record and record.run_at for record in found] == [at + n * SECOND for n in range(1_000)]
+
+
+@pytest.mark.parametrize("groups", [1, 1_000])
+async def test_a_reap_cancels_very_many_expired_jobs_in_pieces(store: RedisBackend, groups: int) -> None:
+    """And calls none of them when another of their group ends."""
+    await store.policies.save(Policy(queue="q", tenant_batch=10), T0)
+    rows = [row(n, tenant=f"t{n}", key=f"k{n}", group=f"g{n % groups}", expires=SECOND) for n in range(1_000)]
+    await put(store, [*rows, *(row(2_000 + n, group=f"g{n}") for n in range(groups))])
+    with commands() as asked:
+        reaped = await store.reap(Reap(limit=2_000), T0 + SECOND)
+    assert [job.id for job in reaped] == [one.id for one in rows]
+    assert max(script.count() for script in asked.calls()) < 5_000
+    called = [words for words in asked.all if words[0] == "ZADD" and words[1].startswith(f"{BASE}:ic:1:")]
+    assert len(called) == groups
+    assert problems() == []
 
 
 @pytest.mark.parametrize("rated", [True, False])

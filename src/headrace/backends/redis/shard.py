@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -47,6 +47,8 @@ _NAMED = 2_000
 """How many queues one call claims from."""
 _QUEUES = 200
 """How many queues one call counts."""
+_NAMES = 1_000
+"""How many jobs one call changes that are named."""
 _LEASES = 1_000
 """How many leases one call renews."""
 NO_BOUND = 2**31
@@ -61,6 +63,17 @@ _FULL = (4, _STORE_FULL)
 _ANY = 63
 _DURABLE = "in the server's memory; what survives a restart depends on its append-only file (appendonly, appendfsync)"
 _worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str, str]).decode
+
+
+class _Alteration(NamedTuple):
+    """A change as the script takes it."""
+
+    at: int
+    kind: int
+    text: str
+    number: int
+    applies: int
+    dry: bool
 
 
 class Shard:
@@ -203,8 +216,19 @@ class Shard:
         return r.Renewed([beat.leases[i - 1] for i in lost], cancels, names, held=mine, overdue=over > 0)
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
-        flat, queues = await self.run("reap", at_arg(at), req.limit, req.max_lost, req.spread, *steady_args(req))
-        return marshalling.reaped(flat, marshalling.names(queues))
+        return await self._reap(req, at, req.limit)
+
+    async def _reap(self, req: r.Reap, at: r.Stamp, limit: int, *share: int) -> list[r.Reaped]:
+        """In several calls if it is much work for the server. The share: how many leases at most, the position of the
+        first in the spread, and how many jobs are spread."""
+        found: list[r.Reaped] = []
+        while True:
+            flat, queues, share = await self.run(
+                "reap", at_arg(at), limit - len(found), req.max_lost, req.spread, *steady_args(req), *share
+            )
+            found += marshalling.reaped(flat, marshalling.names(queues))
+            if not share:
+                return found
 
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         return await self._alter(sel, change, at, *arguments(change)[1:])
@@ -212,21 +236,43 @@ class Shard:
     async def _alter(
         self, sel: r.Selector, change: r.Change, at: r.Stamp, text: str, number: int, *, dry: bool = False
     ) -> list[r.Altered]:
+        """In several calls if it is much work for the server."""
         at = await self.now(at)
         applies = sum(1 << CODES[state] for state in change.applies)
+        given = _Alteration(at, arguments(change)[0], text, number, applies, dry)
+        if sel.ids is not None or sel.keys is not None:
+            return await self._alter_named(sel, given)
         found: list[r.Altered] = []
-        above = sel.above
         while True:
-            named, ids, keys, packed = _selection(sel, at, above)
-            answers, queues, upto = await self.run(
-                "alter", at, named, ids, keys, packed, arguments(change)[0], text, number, applies,
-                sel.limit - len(found), _LOOK, int(dry),
-            )  # fmt: skip
-            names = marshalling.names(queues)
-            found += [marshalling.altered(answer, names) for answer in answers]
+            answers, upto, _ = await self._run_alter(replace(sel, limit=sel.limit - len(found)), given)
+            found += answers
             if not upto or len(found) >= sel.limit:
                 return found
-            above = upto
+            sel = replace(sel, above=upto)
+
+    async def _alter_named(self, sel: r.Selector, given: _Alteration) -> list[r.Altered]:
+        names: list[r.JobId | r.JobKey] = [*dict.fromkeys(sel.ids or ()), *dict.fromkeys(sel.keys or ())]
+        found: list[r.Altered] = []
+        while names:
+            ids = [name for name in names[:_NAMES] if not isinstance(name, r.JobKey)]
+            keys = [name for name in names[:_NAMES] if isinstance(name, r.JobKey)]
+            answers, _, met = await self._run_alter(replace(sel, ids=ids, keys=keys), given)
+            found += answers
+            names = names[met:]
+            if sel.ids and sel.keys:
+                again = {r.JobKey(one.queue, one.key) for one in answers if one.key is not None}
+                names = [name for name in names if name not in again]
+        return found
+
+    async def _run_alter(self, sel: r.Selector, given: _Alteration) -> tuple[list[r.Altered], r.JobId, int]:
+        """Answers what became of jobs, the id up to which it looked, and how many of those named it met."""
+        at, kind, text, number, applies, dry = given
+        named, ids, keys, packed = _selection(sel, at, sel.above)
+        answers, queues, upto, met = await self.run(
+            "alter", at, named, ids, keys, packed, kind, text, number, applies, sel.limit, _LOOK, int(dry)
+        )
+        names = marshalling.names(queues)
+        return [marshalling.altered(answer, names) for answer in answers], upto, met
 
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         if clause.target is r.SweepTarget.TICKS:

@@ -150,11 +150,8 @@ class ClusterShard(Shard):
 
     async def take_back(self, req: r.Reap, share: Share, at: r.Stamp) -> list[r.Reaped]:
         """Do one share of a reap."""
-        flat, queues = await self.run(
-            "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, *steady_args(req),
-            share.leases, share.first, share.total,
-        )  # fmt: skip
-        return marshalling.reaped(flat, marshalling.names(queues))
+        limit = share.leases + share.cancellable
+        return await self._reap(req, at, limit, share.leases, share.first, share.total)
 
     async def ended(self, clause: r.SweepClause, at: r.Stamp) -> Ended:
         """What a sweep would find."""

@@ -2,7 +2,7 @@
 -- ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), kind of the change, its text, its number (for a
 -- move: 0 within the shard, -1 refused, else the target shard plus one), the states that it applies to as bits, limit, how many jobs to
 -- look at, whether it is a dry run. Answers {id, before, after (-1: gone), changed, qid, key} of each job, the names of the queues by
--- number, and the id up to which it has looked ('' : to the end).
+-- number, the id up to which it has looked ('' : to the end), and how many of those named it has met: it stops after many steps.
 
 local CANCEL, PAUSE, RESUME, REQUEUE, MOVE, REPRIORITISE, WATCH, HOLD, DELETE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local PUT_OFF, PUT_AT = 10, 11
@@ -109,10 +109,15 @@ local function alter(id, j)
     answers[#answers + 1] = {id, before, after, changed and 1 or 0, j.qid, key}
 end
 
-local upto = ''
+local upto, met = '', 0
 if is_named then
-    for _, id in ipairs(named(ARGV[3], cmsgpack.unpack(ARGV[4]))) do
-        local j = meet(id, sel)
+    local ids, keys, seen = ids_in(ARGV[3]), cmsgpack.unpack(ARGV[4]), {}
+    while met < #ids + #keys and not is_enough() do
+        met = met + 1
+        local key = keys[met - #ids]
+        local id = ids[met] or named_by(key[1], key[2])
+        local j = id ~= '' and not seen[id] and meet(id, sel)
+        seen[id] = true
         if j and j.cancel ~= asked.left then
             alter(id, j)
         end
@@ -130,11 +135,11 @@ else
         if #answers >= limit then
             break
         end
-        if i == look or bytes > MOST_READ then
+        if i == look or bytes > MOST_READ or is_enough() then
             upto = id
             break
         end
     end
 end
 settle()
-return {answers, names_of(known), upto}
+return {answers, names_of(known), upto, met}

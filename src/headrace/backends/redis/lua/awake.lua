@@ -119,8 +119,8 @@ local function open_awake(self)
         if bucket and self.tenant_bucket(self.queue(t.qid), t) ~= bucket then
             self.touch(t)
         end
-        if t.shut ~= NONE_SHUT then
-            t.shut = RECHECK
+        if t.shut ~= SHUT.none then
+            t.shut = SHUT.recheck
             self.touch(t)
         end
         if t.status == FULL then

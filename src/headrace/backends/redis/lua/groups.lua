@@ -6,6 +6,8 @@ local to_call, calls_made = {}, 0
 local function open_groups()
     -- In how many groups a job is looked for whose group cannot be read any more.
     local MOST_GROUPS = 10000
+    -- While a reap cancels expired jobs: the groups in which such a job would be called next, and is not.
+    local uncalled
 
     local function group_of(id)
         return labels_of(call('HGET', base .. ':j', id))[7]
@@ -107,6 +109,10 @@ local function open_groups()
         while taken < most and first[1] do
             local id = first[1]
             local j = find(id)
+            if uncalled and j and j.expires_at > 0 and math.max(j.expires_at, j.run_at) <= instant then
+                uncalled[waiting] = {qid, group}
+                return
+            end
             call('ZREM', waiting, id)
             if j and not j.unreadable then
                 call('ZADD', called, number(j.run_at), id)
@@ -162,7 +168,21 @@ local function open_groups()
         end
     end
 
+    -- From now on no expired job is called.
+    local function call_no_expired()
+        uncalled = {}
+    end
+
+    local function call_expired_again()
+        for _, group in pairs(uncalled) do
+            to_call[#to_call + 1] = group
+        end
+        uncalled = nil
+        call_all()
+    end
+
     return {
+        call_no_expired = call_no_expired, call_expired_again = call_expired_again,
         of = group_of, waiting_in = waiting_in, called_in = called_in, stays_called = stays_called, call_later = call_later,
         wait = wait, call_from = call_from, call = call_group, call_all = call_all, leave = leave_group,
         forget_member = forget_member,

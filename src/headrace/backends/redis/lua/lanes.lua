@@ -231,7 +231,7 @@ local function open_lanes(self)
                 heads[lane.qid], empty[lane.qid] = heads[lane.qid] or {}, empty[lane.qid] or {}
                 if lane.listed then
                     table.insert(gone[of], lane.listed)
-                    shut[lane.tenant] = lane.tenant.shut ~= NONE_SHUT and gone[of] or nil
+                    shut[lane.tenant] = lane.tenant.shut ~= SHUT.none and gone[of] or nil
                 end
                 if first then
                     table.insert(firsts[of], lane.priority)

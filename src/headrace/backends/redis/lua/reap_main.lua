@@ -1,7 +1,7 @@
 -- Takes back leases of holders that are gone, and cancels expired jobs.
--- ARGV: now or '', limit, max_lost, spread, holder or '', gap, steady; and if several shards share a reap: how many leases at most, the
--- position of the first job in the spread, and how many jobs are spread. Answers id, job and state of each, and the names of the queues by
--- number.
+-- ARGV: now or '', limit, max_lost, spread, holder or '', gap, steady; and if several scripts share a reap: how many leases at most, the
+-- position of the first job in the spread, and how many jobs are spread. Answers id, job and state of each, the names of the queues by
+-- number, and if it has stopped after many steps: how many leases are left, the position of the first of them, how many jobs are spread.
 
 local now = clock(ARGV[1])
 local LOOK_AT = 10
@@ -42,19 +42,7 @@ local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0,
 local states = ask('HMGET', base .. ':s', ids)
 local begins, ends = last_absence()
 local first, total = tonumber(ARGV[9] or 0), tonumber(ARGV[10] or #ids)
-local expired, ending, done = {}, {}, {}
-for _, id in ipairs(limit > #ids and call('ZRANGEBYSCORE', base .. ':y', '-inf', number(now), 'LIMIT', 0, limit - #ids) or {}) do
-    local j = find(id)
-    if j and j.state == AVAILABLE then
-        leave(id, j)
-        expired[#expired + 1], ending[#ending + 1] = id, j
-    else  -- it cannot be read: the next claim sets it aside
-        call('ZREM', base .. ':y', id)
-    end
-end
-for i, id in ipairs(expired) do  -- all have left their groups by now: none of them is called when another ends
-    finish(id, ending[i], CANCELLED, now, 'expired')
-end
+local done, taken = {}, 0
 
 -- Ends a lease whose job cannot be read.
 local function give_up(id)
@@ -91,19 +79,43 @@ local function take_back(i, id)
     done[#done + 1] = id
 end
 
-for i, id in ipairs(ids) do
-    if is_whole_state(states[i]) and string.byte(states[i]) == RUNNING then
-        take_back(i, id)
+-- Cancels jobs that have expired. Others of their groups that have expired too are not called, as this reap cancels them as well.
+-- Returns whether it stopped.
+local function cancel_expired(most)
+    groups().call_no_expired()
+    local stopped = false
+    for _, id in ipairs(most > 0 and call('ZRANGEBYSCORE', base .. ':y', '-inf', number(now), 'LIMIT', 0, most) or {}) do
+        if is_enough() then
+            stopped = true
+            break
+        end
+        local j = find(id)
+        if j and j.state == AVAILABLE then
+            leave(id, j)
+            finish(id, j, CANCELLED, now, 'expired')
+            done[#done + 1] = id
+        else  -- it cannot be read: the next claim sets it aside
+            call('ZREM', base .. ':y', id)
+        end
+    end
+    if not stopped then
+        groups().call_expired_again()
+    end
+    return stopped
+end
+
+while taken < #ids and not is_enough() do
+    taken = taken + 1
+    if is_whole_state(states[taken]) and string.byte(states[taken]) == RUNNING then
+        take_back(taken, ids[taken])
     else
-        give_up(id)
+        give_up(ids[taken])
     end
 end
-for _, id in ipairs(expired) do
-    done[#done + 1] = id
-end
+local stopped = taken < #ids or cancel_expired(limit - #ids)
 local answer, known = taken_back(done), {}
 for i = 3, #answer, 3 do
     known[read_state(answer[i]).qid] = true
 end
 settle()
-return {answer, names_of(known)}
+return {answer, names_of(known), stopped and {#ids - taken, first + taken, total} or {}}

@@ -2,8 +2,8 @@
 -- tenant does not list it among its lanes, but by its task. The first ones of a task come back when it is open again, as many as a visit may
 -- take jobs; so does a lane whose first job changes.
 
--- TENANT has RECHECK after the rules have changed: any of its tasks may be open.
-local NONE_SHUT, SHUT, RECHECK = 0, 1, 2
+-- TENANT has ``recheck`` after the rules have changed: any of its tasks may be open.
+local SHUT = {none = 0, some = 1, recheck = 2}
 
 -- Adds this to ``self``, the turns.
 local function open_shut(self)
@@ -41,7 +41,7 @@ local function open_shut(self)
         many('ZREM', self.lanes_of(t), listed)
         many('ZADD', lanes_of(t), entries)
         many('ZADD', tasks_of(t), tasks)
-        t.shut = math.max(t.shut, SHUT)
+        t.shut = math.max(t.shut, SHUT.some)
         self.touch(t)
     end
 
@@ -54,7 +54,7 @@ local function open_shut(self)
         many('ZREM', lanes_of(t), names)
         if call('EXISTS', lanes_of(t)) == 0 then
             call('DEL', tasks_of(t))
-            t.shut = NONE_SHUT
+            t.shut = SHUT.none
             self.touch(t)
         end
     end
@@ -75,9 +75,9 @@ local function open_shut(self)
 
     -- Brings back lanes of tasks that are open again, for a visit that takes up to ``most`` jobs. Returns how many tasks and lanes.
     function self.reopen(q, t, most, now)
-        if t.shut == RECHECK then
+        if t.shut == SHUT.recheck then
             call('ZUNIONSTORE', tasks_of(t), 1, tasks_of(t), 'WEIGHTS', 0)
-            t.shut = SHUT
+            t.shut = SHUT.some
         end
         local steps, listed, drained = 0, {}, {}
         for _, task in ipairs(call('ZRANGEBYSCORE', tasks_of(t), '-inf', number(now), 'LIMIT', 0, TASKS)) do
@@ -94,7 +94,7 @@ local function open_shut(self)
         many('ZREM', tasks_of(t), drained)
         t.view = nil
         if call('EXISTS', tasks_of(t)) == 0 then
-            t.shut = NONE_SHUT
+            t.shut = SHUT.none
         end
         self.touch(t)
         return steps
@@ -102,7 +102,7 @@ local function open_shut(self)
 
     -- Returns tasks that have shut lanes: the instant until which each is closed at least, task, ... and that of the others.
     function self.shut_tasks(t)
-        if t.shut == NONE_SHUT then
+        if t.shut == SHUT.none then
             return {}, FOREVER
         end
         local flat, found = call('ZRANGE', tasks_of(t), 0, TASKS, 'WITHSCORES'), {}

@@ -36,7 +36,7 @@ local function open_turns()
         local f = cmsgpack.unpack(packed)
         local t = {
             n = n, qid = f[1], name = f[2], count = f[3], since = f[4], status = f[5], wake_at = f[6], running = f[7], due = f[8][1],
-            delayed = f[8][2], holders = f[9], limit = f[10], paused = f[11], bucket = f[12], shut = f[13] or NONE_SHUT, digits = digits,
+            delayed = f[8][2], holders = f[9], limit = f[10], paused = f[11], bucket = f[12], shut = f[13] or SHUT.none, digits = digits,
         }
         t.idle = idle_from(t)
         tenants[n] = t
@@ -81,7 +81,7 @@ local function open_turns()
         end
         local t = {
             n = call('INCR', base .. ':Mn'), qid = qid, name = name, count = 0, since = 0, status = ASLEEP, wake_at = -1, running = 0,
-            due = 0, delayed = 0, holders = {}, limit = false, paused = 0, bucket = false, shut = NONE_SHUT, idle = false,
+            due = 0, delayed = 0, holders = {}, limit = false, paused = 0, bucket = false, shut = SHUT.none, idle = false,
         }
         t.digits = number(t.n)
         tenants[t.n], numbers[qid][name] = t, t.n
@@ -143,7 +143,7 @@ local function open_turns()
         local bucket = t.bucket and {t.bucket[1], t.bucket[2], t.bucket[3]}
         return cmsgpack.pack({
             t.qid, t.name, t.count, t.since, t.status, t.wake_at, t.running, {t.due, t.delayed}, t.holders, t.limit, t.paused, bucket,
-            t.shut ~= NONE_SHUT and t.shut or nil,
+            t.shut ~= SHUT.none and t.shut or nil,
         })
     end
 

@@ -107,7 +107,7 @@ local function open_visits()
         local delayed = t.delayed
         local more_due = own.promote(t)
         b.step(PER_PROMOTED * (delayed - t.delayed))
-        if t.shut ~= NONE_SHUT then
+        if t.shut ~= SHUT.none then
             b.step(own.reopen(q, t, allowed, b.now))
         end
         local taken = pick.take(b, q, t, allowed)
