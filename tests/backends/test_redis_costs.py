@@ -14,7 +14,7 @@ import pytest_asyncio
 from headrace.backends.redis import RedisBackend
 from headrace.backends.redis.scripts import SCRIPTS
 from headrace.seam.policy import Policy
-from headrace.seam.records import Cancel, Claim, Hold, JobId, Reap, Selector, SweepClause, SweepTarget
+from headrace.seam.records import Beat, Cancel, Claim, Hold, JobId, Reap, Selector, SweepClause, SweepTarget
 from headrace.seam.ticks import BUCKETS, Look, NewTick, Plan, Save, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row, settle
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
@@ -216,6 +216,44 @@ async def test_running_jobs_are_found_among_the_leases(store: RedisBackend) -> N
     assert ([record.id for record in rest.records], rest.after) == ([claimed[0].id], None)
     nobody = Selector(states=frozenset({JobState.RUNNING}), tenant="somebody")
     assert (await store.scan(nobody, None, 2, T0)).records == []
+
+
+async def test_the_worker_of_many_jobs_is_read_once(store: RedisBackend) -> None:
+    """The names of its queues may be many."""
+    await store.policies.save(Policy(queue="q", tenant_batch=1_000), T0)
+    await store.insert([row(n, tenant=f"t{n % 10}") for n in range(500)], T0)
+    names = tuple(f"queue-{n}" for n in range(10_000))
+    await store.renew(Beat("w1", "wörker", names, LEASE), T0)
+    await lease(store, 500)
+    with commands() as asked:
+        found = await store.fetch([job_id(n) for n in range(500)], at=T0)
+        page = await store.scan(Selector(), None, 500, T0)
+        tenants = await store.policies.tenants("q", at=T0)
+    assert {record and record.worker for record in (*found, *page.records)} == {"wörker"}
+    assert {tenant.workers for tenant in tenants} == {("wörker",)}
+    assert [script.read("W") for script in asked.calls()] == [1, 1, 1]
+
+
+async def test_running_jobs_come_in_their_order_whatever_the_order_of_very_many_leases(store: RedisBackend) -> None:
+    numbers = [n * 7_919 % 4_001 for n in range(1, 4_001)]
+    for first in range(0, 4_000, 50):
+        await store.insert([row(n) for n in numbers[first : first + 50]], T0)
+        await lease(store, 50, at=T0 + first)
+    running = Selector(states=frozenset({JobState.RUNNING}))
+    found: list[JobId] = []
+    after = None
+    while not found or after is not None:
+        with commands() as asked:
+            page = await store.scan(running, after, 100, T0)
+        found += [record.id for record in page.records]
+        after = page.after
+        assert asked.read("s") <= 200
+        assert len(page.records) == 100
+    assert found == [job_id(n) for n in range(4_000, 0, -1)]
+    nobody = Selector(states=frozenset({JobState.RUNNING}), tenant="nobody")
+    with commands() as asked:
+        assert await scanned(store, nobody) == ([], 3)
+    assert max(script.read("s") for script in asked.calls()) <= 2_000
 
 
 async def test_sections_that_a_claim_does_not_want_stay_on_the_server(store: RedisBackend) -> None:

@@ -78,13 +78,24 @@ end
 local set_aside
 
 -- Returns the name of the holder's worker, or false if the worker is not listed any more.
-local function worker_of(holder, now)
-    local listed = call('ZSCORE', base .. ':X', holder)
-    if not listed or tonumber(listed) <= now then
-        return false
+local worker_of
+
+do
+    local known = {}
+
+    -- Its queues may be very many: only the name is decoded, which comes first after the byte that begins the array.
+    local function read_name(holder)
+        local fine, _, name = pcall(cmsgpack.unpack_one, call('HGET', base .. ':W', holder) or '', 1)
+        return fine and type(name) == 'string' and name
     end
-    local fine, worker = pcall(cmsgpack.unpack, call('HGET', base .. ':W', holder) or '')
-    return fine and type(worker) == 'table' and worker[1] or false
+
+    function worker_of(holder, now)
+        if known[holder] == nil then
+            local listed = call('ZSCORE', base .. ':X', holder)
+            known[holder] = listed and tonumber(listed) > now and read_name(holder)
+        end
+        return known[holder]
+    end
 end
 
 -- Returns the progress of a RUNNING job, or false.

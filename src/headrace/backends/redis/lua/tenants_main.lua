@@ -24,10 +24,7 @@ local answers = {}
 for i, t in ipairs(found) do
     local workers = {}
     for holder in pairs(t.holders) do
-        local listed = call('ZSCORE', base .. ':X', holder)
-        if listed and tonumber(listed) > now then
-            workers[#workers + 1] = cmsgpack.unpack(call('HGET', base .. ':W', holder))[1]
-        end
+        workers[#workers + 1] = worker_of(holder, now) or nil
     end
     answers[i] = {call('HGET', base .. ':M', number(t.n)), math.min(t.due + t.delayed, cap), workers}
 end
