@@ -222,13 +222,14 @@ class Shard:
         """In several calls if it is much work for the server. The share: how many leases at most, the position of the
         first in the spread, and how many jobs are spread."""
         found: list[r.Reaped] = []
-        while True:
-            flat, queues, share = await self.run(
-                "reap", at_arg(at), limit - len(found), req.max_lost, req.spread, *steady_args(req), *share
+        bounds: Sequence[int] = limit, *share
+        while bounds:
+            limit, *rest = bounds
+            flat, queues, bounds = await self.run(
+                "reap", at_arg(at), limit, req.max_lost, req.spread, *steady_args(req), *rest
             )
             found += marshalling.reaped(flat, marshalling.names(queues))
-            if not share:
-                return found
+        return found
 
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         return await self._alter(sel, change, at, *arguments(change)[1:])

@@ -1,7 +1,7 @@
 -- Takes back leases of holders that are gone, and cancels expired jobs.
 -- ARGV: now or '', limit, max_lost, spread, holder or '', gap, steady; and if several scripts share a reap: how many leases at most, the
--- position of the first job in the spread, and how many jobs are spread. Answers id, job and state of each, the names of the queues by
--- number, and if it has stopped after many steps: how many leases are left, the position of the first of them, how many jobs are spread.
+-- position of the first job in the spread, how many jobs are spread, and '1' if no expired ones are left to cancel. Answers id, job and
+-- state of each, the names of the queues by number, and if it has stopped after many steps: the limit of the next script, and its share.
 
 local now = clock(ARGV[1])
 local LOOK_AT = 10
@@ -42,7 +42,7 @@ local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0,
 local states = ask('HMGET', base .. ':s', ids)
 local begins, ends = last_absence()
 local first, total = tonumber(ARGV[9] or 0), tonumber(ARGV[10] or #ids)
-local done, taken = {}, 0
+local done, expired, taken = {}, {}, 0
 
 -- Ends a lease whose job cannot be read.
 local function give_up(id)
@@ -93,7 +93,7 @@ local function cancel_expired(most)
         if j and j.state == AVAILABLE then
             leave(id, j)
             finish(id, j, CANCELLED, now, 'expired')
-            done[#done + 1] = id
+            expired[#expired + 1] = id
         else  -- it cannot be read: the next claim sets it aside
             call('ZREM', base .. ':y', id)
         end
@@ -104,6 +104,8 @@ local function cancel_expired(most)
     return stopped
 end
 
+-- What is taken back here may have expired too, and is left to the next reap: expired jobs come first.
+local stopped = ARGV[11] ~= '1' and cancel_expired(limit - #ids)
 while taken < #ids and not is_enough() do
     taken = taken + 1
     if is_whole_state(states[taken]) and string.byte(states[taken]) == RUNNING then
@@ -112,10 +114,18 @@ while taken < #ids and not is_enough() do
         give_up(ids[taken])
     end
 end
-local stopped = taken < #ids or cancel_expired(limit - #ids)
+local rest = {}
+if stopped then
+    rest = {limit - #expired, #ids, first, total, 0}
+elseif taken < #ids then
+    rest = {#ids - taken, #ids - taken, first + taken, total, 1}
+end
+for _, id in ipairs(expired) do
+    done[#done + 1] = id
+end
 local answer, known = taken_back(done), {}
 for i = 3, #answer, 3 do
     known[read_state(answer[i]).qid] = true
 end
 settle()
-return {answer, names_of(known), stopped and {#ids - taken, first + taken, total} or {}}
+return {answer, names_of(known), rest}
