@@ -218,6 +218,34 @@ async def test_very_many_groups_get_their_turns_in_several_steps(store: RedisBac
     assert problems() == []
 
 
+@pytest.mark.parametrize("governed", [True, False])
+async def test_a_group_of_very_many_is_called_and_sent_back_in_several_steps(
+    governed: bool, store: RedisBackend
+) -> None:
+    batch = 1_000 if governed else None
+    for first in range(0, 3_000, 1_000):
+        await store.insert([row(n, group="g", tenant=f"t{n % 5}") for n in range(first, first + 1_000)], T0)
+    await store.insert([row(3_000 + n, group=f"g{n}") for n in range(20)], T0)
+    for version, (running, called) in enumerate([(3_000, 3_000), (7, 7), (2_000, 2_000), (1, 1)]):
+        rules = Policy(queue="q", version=version, tenant_batch=batch, group_running=running)
+        with commands() as asked:
+            await store.policies.save(rules, T0)
+        assert len((await store.policies.group("q", "g")).called) == called
+        assert max(script.count() for script in asked.calls()) < 6_000
+    await store.policies.save(Policy(queue="q", version=4, tenant_batch=batch, group_running=2_000), T0)
+    got: list[int] = []
+    while len(got) < 1_000:
+        got += map(number, await take(store, 1_000))
+    with commands() as asked:
+        await store.policies.save(Policy(queue="q", version=5, tenant_batch=batch, group_running=1_010), T0)
+    assert max(script.count() for script in asked.calls()) < 6_000
+    while more := await take(store, 1_000):
+        got += map(number, more)
+    assert len([n for n in got if n < 3_000]) == 1_010
+    assert len(got) == 1_030
+    assert problems() == []
+
+
 @pytest.mark.parametrize("helper", ["claim", "reap", "save"])
 async def test_an_interrupted_change_of_turns_is_brought_to_its_end(
     helper: str, store: RedisBackend, monkeypatch: pytest.MonkeyPatch

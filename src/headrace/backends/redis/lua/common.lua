@@ -13,7 +13,7 @@
 --   :i:Q:GROUP  zset    AVAILABLE jobs that are not called in their group, by run_at; they are not in the claim index
 --   :ic:Q:GROUP zset    jobs that are called, by run_at, or with -1 if they are known to stay called
 --   :i          zset    Q:GROUP of every group that has jobs in these two, all with the score 0
---   :ir         hash    Q -> the group to continue with when jobs are called again
+--   :ir         hash    Q -> where to continue when jobs are called again: within a group, then the group
 --   :y          zset    AVAILABLE jobs that can expire, by the instant at which they are both due and expired
 --   :l          zset    RUNNING jobs by the end of their lease
 --   :lp         hash    id -> epoch (8 bytes) and progress of a RUNNING job that has told it

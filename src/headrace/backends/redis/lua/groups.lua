@@ -4,8 +4,8 @@
 local to_call, calls_made = {}, 0
 
 local function open_groups()
-    -- In how many groups a job is looked for whose group cannot be read any more.
-    local MOST_GROUPS = 10000
+    -- In how many groups a job is looked for whose group cannot be read any more; and how many jobs of a group one step moves.
+    local MOST_GROUPS, MOVES = 10000, 250
     -- While a reap cancels expired jobs: the groups in which such a job would be called next, and is not.
     local uncalled
 
@@ -82,13 +82,14 @@ local function open_groups()
         end
     end
 
-    -- Calls the first jobs of a group, as many as may run, and sends others back to wait.
+    -- Calls the first jobs of a group, as many as may run, and sends others back to wait. Returns how many, and whether there may be more.
     local function call_group(qid, group)
+        local moved = 0
         local waiting, called = waiting_in(qid, group), called_in(qid, group)
         local most = policy_of(qid)[RULE.group_running]
         local taken = call('ZCARD', called)
         local first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-        while taken > most or (taken > 0 and first[1]) do
+        while moved < MOVES and (taken > most or (taken > 0 and first[1])) do
             local id, run_at = last_called(called, most == 1, taken > most)
             if not id then
                 break
@@ -103,17 +104,18 @@ local function open_groups()
             end
             call('ZREM', called, id)
             call('ZADD', waiting, number(run_at), id)
-            taken = taken - 1
+            taken, moved = taken - 1, moved + 1
             first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
         end
-        while taken < most and first[1] do
+        while moved < MOVES and taken < most and first[1] do
             local id = first[1]
             local j = find(id)
             if uncalled and j and j.expires_at > 0 and math.max(j.expires_at, j.run_at) <= instant then
                 uncalled[waiting] = {qid, group}
-                return
+                return moved, false
             end
             call('ZREM', waiting, id)
+            moved = moved + 1
             if j and not j.unreadable then
                 call('ZADD', called, number(j.run_at), id)
                 put_ready(id, j)
@@ -128,6 +130,7 @@ local function open_groups()
         if taken == 0 then
             call('ZREM', base .. ':i', qid .. ':' .. group)
         end
+        return moved, moved >= MOVES
     end
 
     local function call_all()
