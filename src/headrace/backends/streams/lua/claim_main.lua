@@ -2,13 +2,16 @@
 -- begun, job; then each queue: mode, feeds, look, instant of the next job or '', jobs left, how long ago somebody looked, how long it stays closed.
 local holder, limit, lease_for = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local bytes, largest = tonumber(ARGV[6]), tonumber(ARGV[7])
-local PROMOTED = 1000
+-- How many jobs that have become due one claim brings into line, of all queues together.
+local promoting = 1000
 local open, lines, told, jobs = {}, {}, {}, {}
 
 for i = 8, #ARGV do
     local queue = ARGV[i]
     if call('HGET', key('m', queue), 'mode') == 'o' then
-        for _, id in ipairs(call('ZRANGEBYSCORE', key('d', queue), '-inf', whole(now), 'LIMIT', 0, PROMOTED)) do
+        local due = promoting > 0 and call('ZRANGEBYSCORE', key('d', queue), '-inf', whole(now), 'LIMIT', 0, promoting) or {}
+        promoting = promoting - #due
+        for _, id in ipairs(due) do
             local band, at, weight, epoch, begun, job = unpack(cmsgpack.unpack(call('HGET', key('e', queue), id)))
             to_line(queue, id, band, at, weight, epoch, begun, job)
             call('ZREM', key('d', queue), id)
