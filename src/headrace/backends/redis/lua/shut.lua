@@ -76,7 +76,11 @@ local function open_shut(self)
     -- Brings back lanes of tasks that are open again, for a visit that takes up to ``most`` jobs. Returns how many tasks and lanes.
     function self.reopen(q, t, most, now)
         if t.shut == SHUT.recheck then
-            call('ZUNIONSTORE', tasks_of(t), 1, tasks_of(t), 'WEIGHTS', 0)
+            local entries = {}
+            for i, task in ipairs(call('ZRANGE', tasks_of(t), 0, -1)) do  -- no more than the queue has rules for
+                entries[2 * i - 1], entries[2 * i] = 0, task
+            end
+            many('ZADD', tasks_of(t), entries)
             t.shut = SHUT.some
         end
         local steps, listed, drained = 0, {}, {}
