@@ -58,11 +58,17 @@ class Stores:
         with psycopg.connect(server().url(), autocommit=True) as connection:
             query = (
                 "SELECT c.relname FROM pg_class AS c WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r'"
-                " AND c.relname NOT IN ('migrations', 'locks', 'duties', 'forgetting') AND pg_relation_size(c.oid) > 0"
+                " AND c.relname NOT IN ('migrations', 'locks', 'duties', 'forgetting', 'streams')"
+                " AND pg_relation_size(c.oid) > 0"
             )
             tables = [sql.Identifier(SCHEMA, name) for [name] in connection.execute(query, (SCHEMA,))]
             if tables:
                 connection.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(tables)))
+            [[there]] = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{SCHEMA}.streams",))
+            if there:
+                streams = sql.Identifier(SCHEMA, "streams")
+                clear = "UPDATE {} SET id = gen_random_uuid(), floor = 0, server = NULL, seen_at = 0, raised_at = NULL"
+                connection.execute(sql.SQL(clear).format(streams))
 
 
 stores = Stores()

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from headrace import App
 from headrace.backends.postgres import PostgresBackend
 from headrace.cli.__main__ import cli
+from headrace.core.headers import SLOT
 from headrace.schedules.calendar import EveryRule
 from headrace.schedules.plan import Definition, Template
 from headrace.seam.policy import Policy
@@ -32,10 +33,12 @@ SCHEMA = "hostile"
 DAY = 86_400 * SECOND
 PAYLOAD = b'{"n": 1}'
 OTHER = "'other'"
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 LONG = "repeat('x', 1025)"
 BIG = 2**62
 THEIRS = UUID(bytes=job_id(1))
 UID = UUID(bytes=job_id(900))
+HEADERS_OF_OURS = rf"'\x{msgspec.msgpack.encode({SLOT: '00:' + '9' * 30}).hex()}'::bytea"
 ONCE_AN_HOUR = Definition(rule=EveryRule(3_600 * SECOND, 0), template=Template("t", {})).pack()
 
 JOB = {
@@ -131,6 +134,8 @@ REFUSED_ROWS: dict[str, list[dict[str, str]]] = {
     "cells": [
         {"headers": "decode(repeat('00', 10241), 'hex')"},
         {"blob": "decode(repeat('00', 64 * 1024 * 1024 + 1), 'hex')"},
+        dict.fromkeys(("vm_state", "blob"), "decode(repeat('00', 40 * 1024 * 1024), 'hex')"),
+        {"headers": HEADERS_OF_OURS},
     ],
     "numbers": [
         {name: str(value)}
@@ -154,6 +159,7 @@ INSERTS = [call("own_insert_v1", **changed) for kind in REFUSED_ROWS.values() fo
     enqueue(tenant=None),
     enqueue(id=str(THEIRS)),
     enqueue(cells={"headers": "AAAA" * 5_000}),
+    enqueue(headers={"headrace-slot": "1"}),
     enqueue(expires=-1),
     enqueue(queue="mail\r\n"),
     enqueue(1, key="k2"),
@@ -172,6 +178,9 @@ PLANS = [
     call("own_plan_v1", t_slots=numbers(BIG)),
     call("own_plan_v1", t_run_ats=numbers(-5)),
     call("own_plan_v1", t_fires="'{false}'"),
+    call("own_plan_v1", p_ticks="'{-1,2}'"),
+    call("own_plan_v1", p_versions="'{1}'", p_slots="'{1}'"),
+    call("own_plan_v1", p_versions="'{7}'", p_slots="'{1}'"),
     call("own_plan_v1", p_look_ats=numbers(BIG)),
     call("own_plan_v1", 1, p_names="'{theirs}'", p_uids=f"ARRAY['{UID}']::uuid[]"),
     call("own_plan_v1", 1, p_names="'{other/theirs}'", p_uids=f"ARRAY['{UID}']::uuid[]"),
@@ -184,7 +193,7 @@ SAVES = [
     for changed in (
         {"tenant": "'other'"}, {"name": "''"}, {"name": LONG}, {"name": "NULL"}, {"queue": LONG},
         {"queue": r"E'mail\x7f'"}, {"plan_priority": "-1"}, {"bucket": "-5"}, {"runs": str(2**63 - 1)},
-        {"runs": "-1"}, {"slot": str(BIG)}, {"look_at": "-1"},
+        {"runs": "-1"}, {"slot": str(BIG)}, {"slot": "1"}, {"look_at": "-1"},
         {"last_slot": str(BIG)}, {"last_job": f"'{THEIRS}'"}, {"uid": f"'{UID}'"},
         {"definition": "decode(repeat('00', 300000), 'hex')"}, {"definition": "NULL"},
         {"tenant": "'other'", "p_drops": "'{NULL}'"}, {"tenant": "'other'", "p_drops": "'{}'"},
@@ -215,6 +224,15 @@ ASKS = [
     Call(f"SELECT * FROM {SCHEMA}.own_history_v1('{UID}', NULL, 100)", 0),
     Call(f"SELECT * FROM {SCHEMA}.own_due_v1({BIG}, 100, 0, 1) WHERE name IS NOT NULL", 0),
     Call(f"SELECT * FROM {SCHEMA}.jobs_v1 WHERE tenant <> 'acme'", 0),
+    Call(f"SELECT * FROM {SCHEMA}.own_tenants() AS t WHERE t <> '{{acme}}'", 0),
+    Call(f"SELECT {SCHEMA}.failure_text(decode('9f8f', 'hex') || convert_to(repeat('x', 1000000), 'UTF8'))", 1),
+    Call(f"SELECT * FROM {SCHEMA}.migrations WHERE version < 0", 0),
+    Call(f"SELECT {SCHEMA}.name_streams_v1()", 1),
+    Call(f"SELECT * FROM {SCHEMA}.in_charge_v1({BIG}, 'mine', {BIG}) WHERE now > 9e15", 0),
+    Call(
+        f"SELECT * FROM {SCHEMA}.workers_of_v1(NULL, regexp_split_to_array('{LETTERS}', '')) WHERE worker <> ''",
+        0,
+    ),
 ]
 FORBIDDEN = [
     Call(f"SELECT * FROM {SCHEMA}.{what}")
@@ -223,6 +241,8 @@ FORBIDDEN = [
         "stats_v1(NULL, 1)", "workers_v1(NULL)", "fetch_v1(NULL, '{}', '{}', '{}', 0::smallint, false, false)",
         "forget_queues_v1(NULL)", "begin_duty_v1(NULL, 'days')", "make_day_v1(NULL)",
         "drop_day_v1(NULL, 3::smallint, 0)", "settle_day_v1(1)", "lockers_v1()",
+        "delayed_v1(NULL, '{shared}', 1, 1)", "oldest_waiting_v1(NULL, '{shared}', '{}')",
+        "raise_floor_v1(NULL, 'mine', 0)", "watch_streams_v1(NULL, 0)", "streams",
         "places_v1()", "confine_v1('acme', NULL)", "grant_v1('janitor', 'acme')",
     )
 ] + [
@@ -401,7 +421,7 @@ def save_endless() -> None:
             text = call(
                 "own_save_v1",
                 name=f"'endless {interval}'",
-                slot="1",
+                slot="7000000000000000",
                 look_at="1",
                 definition=rf"'\x{packed}'::bytea",
             ).text

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import msgspec
@@ -14,8 +15,16 @@ import pytest
 from msgspec.structs import replace
 
 from headrace import App, Client, Cron, Event, EventKind, Every, Job, NewJob, immediate
+from headrace.backends.memory import MemoryBackend
+from headrace.core.clock import SystemClock
+from headrace.core.config import PlannerSettings
+from headrace.core.events import Observers
 from headrace.errors import ConfigError, Unavailable
+from headrace.schedules.calendar import EveryRule
+from headrace.schedules.plan import Definition, Misfire, Template
+from headrace.schedules.planner import Planner
 from headrace.seam.records import Claim, Reap
+from headrace.seam.ticks import Save, Schedule
 from tests.facades.harness import Tapped, World, simulate
 
 HOUR, DAY = 3_600.0, 86_400.0
@@ -545,3 +554,31 @@ def _every(schedule: Any, interval: int) -> Any:
     told = msgspec.msgpack.decode(schedule.definition)
     told["rule"]["interval"] = interval
     return replace(schedule, definition=msgspec.msgpack.encode(told))
+
+
+async def test_schedules_with_very_much_to_make_up_keep_nobody_else_waiting() -> None:
+    """More of them than one look brings, each with millions of slots: it lines up again behind those that are due."""
+    store = MemoryBackend()
+    await store.open()
+    now = await store.now()
+    endless = Definition(
+        rule=EveryRule(1_000_000, 0), template=Template("t", {}), misfire=Misfire.ALL, max_age=3_650 * 86_400_000_000
+    )
+    hourly = Definition(rule=EveryRule(3_600_000_000, 0), template=Template("t", {}))
+    behind = Schedule(name="", uid=b"", queue="q", definition=endless.pack(), slot=10**12, look_at=1)
+    saves = [Save(replace(behind, name=f"s{n}", uid=n.to_bytes(16, "big")), 0) for n in range(15)]
+    slot = now // 3_600_000_000 * 3_600_000_000
+    uid = (99).to_bytes(16, "big")
+    other = Schedule(name="other", uid=uid, queue="q", definition=hourly.pack(), slot=slot, look_at=slot)
+    assert all(await store.ticks.save([*saves, Save(other, 0)]))
+    settings = PlannerSettings(batch=10)
+    planner = Planner(store.ticks, SystemClock(), Random(1), Observers(), settings)
+    planning = asyncio.create_task(planner.look())
+    try:
+        async with asyncio.timeout(60):
+            while not await store.ticks.history(other.uid):
+                await asyncio.sleep(0)
+        assert not planning.done()
+    finally:
+        planning.cancel()
+    await store.close()

@@ -205,7 +205,7 @@ class Planned(World):
         if plan.slot is not None:
             ideal = run_at(UID, plan.slot, definition) - ahead
             assert plan.look_at is not None
-            assert ideal <= plan.look_at < ideal + max(1, ahead // 6)
+            assert max(ideal, now) <= plan.look_at < max(ideal + max(1, ahead // 6), now + 1)
         for one in plan.ticks:
             assert one.run_at == run_at(UID, one.slot, definition)
             assert one.overlap is definition.overlap or one.row is None

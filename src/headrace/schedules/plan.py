@@ -257,7 +257,8 @@ class _Planning:
         ticks = [*self._make_up(), *self._fire()] if self._left > 0 else []
         if definition.max_runs is not None and schedule.runs >= definition.max_runs:
             self._slot = None
-        when = None if self._slot is None else _look_at(self._due(self._slot), self._ahead)
+        # One that is behind lines up again, so that it does not keep the planners from others.
+        when = None if self._slot is None else max(self._now, _look_at(self._due(self._slot), self._ahead))
         return Plan(schedule.name, schedule.uid, schedule.version, ticks, self._slot, when)
 
     def _due(self, slot: int) -> int:

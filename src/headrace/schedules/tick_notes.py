@@ -10,7 +10,7 @@ from headrace.core.backoff import Backoff
 from headrace.core.clock import Clock
 from headrace.core.headers import SLOT, read_headers
 from headrace.errors import ConfigError, Unavailable
-from headrace.schedules.plan import DELIVERY, SCHEDULE, Delivery
+from headrace.schedules.plan import DELIVERY, LAST, SCHEDULE, Delivery
 from headrace.seam.instants import to_datetime
 from headrace.seam.protocol import TickStore
 from headrace.seam.records import JobId, Leased, Settlement
@@ -67,19 +67,22 @@ class Notes:
         self._woken = asyncio.Event()
         self._forbidden = False
         """Whether the store said that this worker is not allowed to write notes."""
+        self._apart = 0
+        """How many of the next ones are written one by one."""
 
     def ended(self, leased: Leased, settlement: Settlement, ran: float) -> None:
         """A run of the job is over."""
         if self._ticks is None or leased.headers is None or not settlement.state.terminal:
             return
-        uid, _, slot = read_headers(leased.headers).get(SLOT, "").partition(":")
+        uid, _, instant = read_headers(leased.headers).get(SLOT, "").partition(":")
         try:
-            started = self._clock.now() - int(ran * 1e6)
-            note = TickNote(
-                bytes.fromhex(uid), int(slot), settlement.state.value, max(0, started - leased.run_at), int(ran * 1e6)
-            )
+            schedule, slot = bytes.fromhex(uid), int(instant)
         except ValueError:
             return
+        if len(schedule) != 16 or not 0 <= slot <= LAST:
+            return
+        started = self._clock.now() - int(ran * 1e6)
+        note = TickNote(schedule, slot, settlement.state.value, max(0, started - leased.run_at), int(ran * 1e6))
         self.expected[settlement.id, settlement.epoch] = note
         if log.isEnabledFor(logging.DEBUG):
             waited, took = note.waited / 1e6, note.ran / 1e6
@@ -105,9 +108,8 @@ class Notes:
     async def write(self) -> bool:
         """Write the notes that there are; False: the store is away."""
         try:
-            while self._ticks is not None and (batch := self._ready[:_BATCH]):
-                await self._ticks.note(batch, self._clock.stamp())
-                del self._ready[: len(batch)]
+            while self._ticks is not None and self._ready:
+                await self._write(self._ticks)
                 self._forbidden = False
         except Unavailable:
             return False
@@ -116,8 +118,20 @@ class Notes:
                 log.warning("this worker is not allowed to record how jobs of schedules ended: %s", error)
             self._forbidden = True
             self._ready.clear()
-        except Exception:
-            log.exception("could not record how jobs of schedules ended")
-            self._ready.clear()
         self._woken.clear()
         return True
+
+    async def _write(self, ticks: TickStore) -> None:
+        """Write the next ones together; or, if the store cannot take them, one, which is lost if it is the reason."""
+        batch = self._ready[: 1 if self._apart else _BATCH]
+        try:
+            await ticks.note(batch, self._clock.stamp())
+        except (Unavailable, ConfigError):
+            raise
+        except Exception:
+            if len(batch) > 1:
+                self._apart = len(batch)
+                return
+            log.exception("could not record how a job of a schedule ended")
+        self._apart = max(0, self._apart - len(batch))
+        del self._ready[: len(batch)]

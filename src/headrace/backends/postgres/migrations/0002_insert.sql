@@ -149,17 +149,51 @@ BEGIN
     RETURN found;
 END $$;
 
+-- Lock a key that nobody may have: whoever wants to insert the same one waits for a row that was inserted, although it is
+-- deleted again.
+CREATE FUNCTION lock_vacant(p_qid integer, p_key text) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    c_nobody CONSTANT uuid := '00000000-0000-0000-0000-000000000000';
+BEGIN
+    LOOP
+        PERFORM 1 FROM keys AS k WHERE k.qid = p_qid AND k.key = p_key FOR UPDATE;  -- keys_pkey
+        EXIT WHEN FOUND;
+        INSERT INTO keys (qid, key, id) VALUES (p_qid, p_key, c_nobody) ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            DELETE FROM keys AS k WHERE k.qid = p_qid AND k.key = p_key AND k.id = c_nobody;
+            EXIT;
+        END IF;
+    END LOOP;
+END $$;
+
 -- Lock the keys of these jobs, and the same keys in the queues that they move to. A transaction that writes several
 -- keys calls this first, after it has locked its jobs by id. All use the same order, so no two wait for each other.
 CREATE FUNCTION lock_keys(p_ids uuid[], p_qids integer[], p_to integer[] DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    r record;
 BEGIN
+    IF cardinality(array_remove(p_to, NULL)) > 0 THEN
+        FOR r IN
+            SELECT DISTINCT x.qid, j.key, bool_or(x.id IS NULL) OVER (PARTITION BY x.qid, j.key) AS vacant
+            FROM unnest(p_ids, p_qids, p_to) AS n (id, qid, goes_to) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])  -- jobs_pkey
+            CROSS JOIN LATERAL (VALUES (n.qid, n.id), (n.goes_to, NULL)) AS x (qid, id)
+            WHERE j.key IS NOT NULL AND x.qid IS NOT NULL ORDER BY x.qid, j.key
+        LOOP
+            IF r.vacant THEN
+                PERFORM lock_vacant(r.qid, r.key);
+            ELSE
+                PERFORM 1 FROM keys AS k WHERE k.qid = r.qid AND k.key = r.key AND k.id = ANY (p_ids) FOR UPDATE;  -- keys_pkey
+            END IF;
+        END LOOP;
+        RETURN;
+    END IF;
     PERFORM 1 FROM (  -- jobs_pkey
-        SELECT DISTINCT x.qid, j.key, x.id FROM unnest(p_ids, p_qids, p_to) AS n (id, qid, goes_to)
-        JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) CROSS JOIN LATERAL (VALUES (n.qid, n.id), (n.goes_to, NULL)) AS x (qid, id)
-        WHERE j.key IS NOT NULL AND x.qid IS NOT NULL ORDER BY x.qid, j.key OFFSET 0
+        SELECT DISTINCT n.qid, j.key, n.id FROM unnest(p_ids, p_qids) AS n (id, qid)
+        JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) WHERE j.key IS NOT NULL AND n.qid IS NOT NULL ORDER BY n.qid, j.key OFFSET 0
     ) AS m CROSS JOIN LATERAL (  -- keys_pkey, both columns
-        SELECT 1 FROM keys AS k WHERE k.qid = m.qid AND k.key = m.key AND (m.id IS NULL OR k.id = m.id) FOR UPDATE
+        SELECT 1 FROM keys AS k WHERE k.qid = m.qid AND k.key = m.key AND k.id = m.id FOR UPDATE
     ) AS locked;
 END $$;
 
@@ -175,11 +209,11 @@ $$;
 CREATE FUNCTION brought(p_cell bytea, p_wanted boolean) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
     'SELECT CASE WHEN octet_length(p_cell) > 67108864 OR NOT p_wanted AND p_cell IS NOT NULL THEN ''''::bytea WHEN p_wanted THEN p_cell END';
 
--- The prefix of the keys and schedules of a role that is confined to tenants.
+-- The prefix of the keys, groups and schedules of a role that is confined to tenants.
 CREATE FUNCTION key_scope(p_tenant text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT replace(replace(p_tenant, '%', '%25'), '/', '%2F') || '/'
 $$;
--- Whether a key has this prefix, and is not too long.
+-- Whether a key or a group has this prefix, and is not too long.
 CREATE FUNCTION scoped_key_fits(p_tenant text, p_key text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT starts_with(p_key, key_scope(p_tenant)) AND octet_length(p_key) <= 1024 + octet_length(key_scope(p_tenant))
 $$;
@@ -217,7 +251,7 @@ CREATE FUNCTION row_weight(p_now bigint, r job_row) RETURNS integer LANGUAGE sql
     SELECT CASE
         WHEN octet_length(r.task) BETWEEN 1 AND 1024 AND octet_length(r.tenant) <= 1024
             AND (r.key IS NULL OR octet_length(r.key) <= 1024 OR scoped_key_fits(r.tenant, r.key))
-            AND (r.group_name IS NULL OR octet_length(r.group_name) <= 1024)
+            AND (r.group_name IS NULL OR octet_length(r.group_name) <= 1024 OR scoped_key_fits(r.tenant, r.group_name))
             AND (r.reply_to IS NULL OR octet_length(r.reply_to) <= 1024)
             AND (r.headers IS NULL OR octet_length(r.headers) <= 10240)
             AND (r.parameters IS NULL OR octet_length(r.parameters) <= 67108864)

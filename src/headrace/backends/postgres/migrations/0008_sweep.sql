@@ -398,7 +398,9 @@ BEGIN
         -- It must see what was committed while it waited for its locks.
         RAISE EXCEPTION 'dropping a day needs the isolation level read committed, not %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_parameter_value';
-    ELSIF NOT try_lock('days') THEN
+    END IF;
+    PERFORM 1 FROM locks AS l WHERE l.name = 'days' FOR UPDATE SKIP LOCKED;  -- locks_pkey; not while a job of a day is replaced
+    IF NOT FOUND THEN
         RETURN false;
     END IF;
     FOR v_day IN

@@ -161,6 +161,8 @@ BEGIN
     IF jsonb_typeof(v) <> 'object' OR EXISTS (SELECT 1 FROM jsonb_each(v) AS h WHERE jsonb_typeof(h.value) <> 'string') THEN
         PERFORM refuse_job(p_ord, format('headers: expected texts by name, got %s', shown(v)), NULL);
     END IF;
+    PERFORM refuse_job(p_ord, format('headers: names that begin with headrace- are reserved, got %s', shown(to_jsonb(k))), NULL)
+    FROM jsonb_object_keys(v) AS k WHERE starts_with(k, 'headrace-') LIMIT 1;
     IF octet_length(v::text) > 8192 THEN
         PERFORM refuse_job(p_ord, format('headers: expected at most 8192 bytes, got %s', octet_length(v::text)), NULL);
     END IF;
@@ -427,7 +429,7 @@ BEGIN
             j := r.j;
             j.queue := array_position(v_names, r.queue);
             IF p_scoped THEN
-                j.key := key_scope(j.tenant) || j.key;
+                j := own_row(j, false);
             END IF;
             v_rows := v_rows || j;
         END LOOP;
@@ -472,7 +474,8 @@ RETURNS text LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     a answer;
 BEGIN
-    PERFORM take_over(now_us(), coalesce(p_floor, s.floor), ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_holder], '{0}') FROM streams AS s;
+    PERFORM take_over(now_us(), coalesce(p_floor, s.floor), ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_holder], '{0}')
+    FROM streams AS s WHERE s.server IS NOT NULL;
     FOR a IN
         SELECT * FROM complete_v1(
             NULL, p_holder, ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_result], ARRAY[p_result_ttl], true, true

@@ -35,12 +35,12 @@ WITH own (part, names) AS (
         ('confined producer', ARRAY[
             'migrations', 'own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1',
             'own_save_v1', 'own_find_v1', 'own_due_v1', 'own_plan_v1', 'own_history_v1',
-            'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
+            'name_streams_v1', 'in_charge_v1', 'workers_of_v1'
         ]),
         ('confined reader', ARRAY[
             'migrations', 'jobs_v1', 'own_tenants', 'failure_text', 'own_fetch_v1', 'own_matching_v1',
             'own_find_v1', 'own_due_v1', 'own_history_v1',
-            'name_streams_v1', 'in_charge_v1', 'workers_of_v1', 'oldest_waiting_v1', 'delayed_v1'
+            'name_streams_v1', 'in_charge_v1', 'workers_of_v1'
         ])
 )
 SELECT p.part, n.name
@@ -82,10 +82,72 @@ BEGIN
         HINT = 'headrace migrate grant producer ROLE --tenant NAME, once for each tenant that it is to have';
 END $$;
 
+-- The names of headers, and their values. An error for anything else than clients write: a map of texts in MessagePack.
+CREATE FUNCTION headers_of(p_headers bytea) RETURNS TABLE (name text, value text) LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT AS $$
+DECLARE
+    v_head CONSTANT integer := get_byte(p_headers, 0);
+    v_at integer := CASE WHEN v_head = 222 THEN 3 ELSE 1 END;
+BEGIN
+    IF v_head <> 222 AND v_head NOT BETWEEN 128 AND 143 THEN
+        RAISE data_exception;
+    END IF;
+    FOR n IN 1..CASE WHEN v_head = 222 THEN get_byte(p_headers, 1) * 256 + get_byte(p_headers, 2) ELSE v_head - 128 END LOOP
+        SELECT x.value, x.after INTO name, v_at FROM packed_value(p_headers, v_at) AS x;
+        SELECT x.value, x.after INTO value, v_at FROM packed_value(p_headers, v_at) AS x;
+        IF name IS NULL OR value IS NULL THEN
+            RAISE data_exception;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Refuse headers that only Headrace writes, but for those with these values, and the one that says where a job came from.
+CREATE FUNCTION refuse_reserved(p_headers bytea, p_allowed text[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+DECLARE
+    v_told text;
+BEGIN
+    IF position('headrace-'::bytea IN p_headers) > 0 THEN
+        BEGIN
+            SELECT h.name INTO v_told FROM headers_of(p_headers) AS h
+            WHERE starts_with(h.name, 'headrace-') AND h.name <> 'headrace-source' AND h.name || ' ' || h.value <> ALL (p_allowed) LIMIT 1;
+        EXCEPTION WHEN data_exception THEN
+            v_told := 'headers that cannot be read';
+        END;
+        PERFORM refuse(format('headers: names that begin with headrace- are reserved, got %s', v_told)) WHERE v_told IS NOT NULL;
+    END IF;
+END $$;
+
+-- The group of a confined role's job: with the prefix of its tenant, so that nobody else's jobs wait for it.
+CREATE FUNCTION scoped_group(p_tenant text, p_group text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT AS $$
+    SELECT CASE WHEN starts_with(p_group, key_scope(p_tenant)) THEN p_group ELSE key_scope(p_tenant) || p_group END
+$$;
+
+-- A row of a confined role, as it is stored. Its key gets the prefix of its tenant, so that it can neither take nor probe
+-- those of others; so does its group. A claim always takes the first job that it meets, and one row must not fill a
+-- worker's memory: all its cells together weigh no more than one may. ``p_fires``: it is of a schedule, whose headers
+-- ``check_own_plans`` has seen.
+CREATE FUNCTION own_row(r job_row, p_fires boolean) RETURNS job_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c_most CONSTANT integer := 67108864;
+BEGIN
+    IF octet_length(r.key) > 1024 OR octet_length(r.group_name) > 1024 THEN
+        PERFORM refuse(format('key and group: expected at most 1024 bytes in UTF-8, got %s', greatest(octet_length(r.key), octet_length(r.group_name))));
+    ELSIF weight(r.parameters, r.vm_state, r.metadata, r.blob) > c_most THEN
+        PERFORM refuse(format('cells: expected at most %s bytes of a role that is confined to tenants, got %s', c_most,
+            weight(r.parameters, r.vm_state, r.metadata, r.blob)));
+    ELSIF NOT p_fires THEN
+        PERFORM refuse_reserved(r.headers);
+    END IF;
+    r.key := key_scope(r.tenant) || r.key;
+    r.group_name := scoped_group(r.tenant, r.group_name);
+    RETURN r;
+END $$;
+
 -- Check the rows of a confined role: they must be for its tenants, within ten years (as clients check), and use the
--- queues that it names. Their keys get the prefix of their tenants, so that it can neither take nor probe those of
--- others.
-CREATE FUNCTION own_rows(p_mine text[], p_names text[], p_rows job_row[]) RETURNS job_row[]
+-- queues that it names.
+CREATE FUNCTION own_rows(p_mine text[], p_names text[], p_rows job_row[], p_fires boolean DEFAULT false) RETURNS job_row[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_long CONSTANT bigint := 316224000000000;
@@ -100,21 +162,18 @@ BEGIN
     FOREACH r IN ARRAY p_rows LOOP
         IF (r.tenant = ANY (p_mine)) IS NOT TRUE THEN
             PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), r.tenant));
-        ELSIF octet_length(r.key) > 1024 THEN
-            PERFORM refuse(format('key: expected at most 1024 bytes in UTF-8, got %s', octet_length(r.key)));
         ELSIF greatest(r.delay, r.run_at - CASE WHEN r.run_at > 0 THEN v_now ELSE 0 END, r.expires, r.timeout, r.result_ttl) > c_long THEN
             PERFORM refuse(format('%s: expected at most ten years, got %s microseconds', n.name, n.value)) FROM (
                 VALUES ('delay', r.delay), ('run_at', greatest(r.run_at, 0) - v_now), ('expires', r.expires), ('timeout', r.timeout),
                     ('result_ttl', r.result_ttl)
             ) AS n (name, value) WHERE n.value > c_long LIMIT 1;
         END IF;
-        r.key := key_scope(r.tenant) || r.key;
-        v_rows := v_rows || r;
+        v_rows := v_rows || own_row(r, p_fires);
     END LOOP;
     RETURN v_rows;
 END $$;
 
--- A key, or the name of a schedule, as a confined role sees it.
+-- A key, a group, or the name of a schedule, as a confined role sees it.
 CREATE FUNCTION unscoped(p_mine text[], p_name text) RETURNS text LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT coalesce((
         SELECT substr(p_name, length(key_scope(t)) + 1) FROM unnest(p_mine) AS t WHERE starts_with(p_name, key_scope(t))
@@ -230,6 +289,7 @@ BEGIN
         ) AS f WHERE f.tenant = ANY (v_mine) ORDER BY f.ord
     LOOP
         r.key := unscoped(v_mine, r.key);
+        r.group_name := unscoped(v_mine, r.group_name);
         RETURN NEXT r;
     END LOOP;
 END $$;

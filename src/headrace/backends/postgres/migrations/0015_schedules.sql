@@ -1,6 +1,7 @@
 -- A schedule has a row in ``schedules``, written when it is saved, and one in ``agenda``: how far it is planned,
 -- rewritten by every plan and so kept narrow. To write either, lock the row of ``agenda`` first; several are locked in
--- the order of their names, by code points.
+-- the order of their names, by code points. ``scoped``: a confined role saved it last, so the groups of its jobs are those of
+-- its tenant.
 CREATE TABLE schedules (
     created_at bigint NOT NULL,
     updated_at bigint NOT NULL,
@@ -8,6 +9,7 @@ CREATE TABLE schedules (
     name text COLLATE "C" NOT NULL CONSTRAINT schedules_pkey PRIMARY KEY,
     queue text NOT NULL,
     tenant text NOT NULL,
+    scoped boolean NOT NULL DEFAULT false,
     definition bytea NOT NULL
 );
 CREATE INDEX schedules_tenant ON schedules (tenant, name);
@@ -39,7 +41,8 @@ CREATE TYPE schedule_row AS (
 );
 
 -- Make, change and remove schedules. Returns the numbers of the changes that were done. ``p_mine``: the tenants that
--- the caller is confined to; it must not reach the schedules and jobs of others.
+-- the caller is confined to; it must not reach the schedules and jobs of others, nor keep planners from them: it starts
+-- no schedule in the past, and nothing of its own is looked at before what is due already.
 CREATE FUNCTION save_schedules(p_mine text[], p_at bigint, p_schedules schedule_row[], p_drops boolean[]) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -48,6 +51,7 @@ DECLARE
     v_done integer[] := '{}';
     v_found boolean;
     v_last_job uuid;
+    v_slot bigint;
     n record;
 BEGIN
     PERFORM refuse(format('%s: expected %s to %s, got %s', x.what, x.least, x.most, coalesce(x.got::text, 'none')))
@@ -64,6 +68,9 @@ BEGIN
         SELECT g.*, coalesce(p_drops[g.ordinality], false) AS dropped FROM unnest(p_schedules) WITH ORDINALITY AS g
         ORDER BY g.name COLLATE "C", g.ordinality
     LOOP
+        IF p_mine IS NOT NULL AND n.look_at < v_now THEN
+            n.look_at := v_now;
+        END IF;
         IF n.version = 0 THEN
             IF n.dropped THEN  -- agenda_pkey
                 PERFORM 1 FROM agenda AS a WHERE a.name = n.name;
@@ -76,14 +83,17 @@ BEGIN
                 v_found := FOUND;
             END IF;
             v_last_job := NULL;
+            v_slot := NULL;
         ELSE
-            SELECT a.last_job INTO v_last_job FROM agenda AS a WHERE a.name = n.name AND a.version = n.version FOR UPDATE;
+            SELECT a.last_job, a.slot INTO v_last_job, v_slot FROM agenda AS a WHERE a.name = n.name AND a.version = n.version FOR UPDATE;
             v_found := FOUND;
         END IF;
         IF p_mine IS NOT NULL THEN
             PERFORM check_own_schedule(p_mine, n.name, n.uid);
             IF v_found AND NOT n.dropped AND n.last_job IS DISTINCT FROM v_last_job THEN
                 PERFORM refuse_tenant(format('role "%s" names a job that is not the last one of its schedule', caller()));
+            ELSIF v_found AND NOT n.dropped AND n.slot < least(v_slot, v_now - 3600000000) THEN
+                PERFORM refuse(format('slot: expected none of the past, got %s', n.slot));
             END IF;
         END IF;
         CONTINUE WHEN NOT v_found;
@@ -92,15 +102,15 @@ BEGIN
             DELETE FROM agenda AS a WHERE a.name = n.name;
             DELETE FROM schedules AS s WHERE s.name = n.name;
         ELSIF n.version = 0 THEN
-            INSERT INTO schedules (created_at, updated_at, uid, name, queue, tenant, definition)
-            VALUES (v_now, v_now, n.uid, n.name, n.queue, n.tenant, n.definition);
+            INSERT INTO schedules (created_at, updated_at, uid, name, queue, tenant, scoped, definition)
+            VALUES (v_now, v_now, n.uid, n.name, n.queue, n.tenant, p_mine IS NOT NULL, n.definition);
         ELSE
             UPDATE agenda AS a SET slot = n.slot, look_at = n.look_at, last_slot = n.last_slot, runs = n.runs,
                 version = a.version + 1, uid = n.uid, last_job = n.last_job, plan_priority = n.plan_priority, bucket = n.bucket,
                 enabled = n.enabled
             WHERE a.name = n.name;
             UPDATE schedules AS s SET updated_at = v_now, uid = n.uid, queue = n.queue, tenant = n.tenant,
-                definition = n.definition
+                scoped = p_mine IS NOT NULL, definition = n.definition
             WHERE s.name = n.name;
         END IF;
     END LOOP;

@@ -64,6 +64,34 @@ BEGIN
     END IF;
 END $$;
 
+-- The rows of plans. Where a schedule is its tenant's own, so are the groups of its jobs.
+CREATE FUNCTION fired_rows(p_names text[], p_ticks integer[], t_fires boolean[], p_rows job_row[]) RETURNS job_row[]
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_tick integer := 0;
+    v_row integer := 0;
+    r job_row;
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM unnest(p_rows) AS n WHERE n.group_name IS NOT NULL) THEN
+        RETURN p_rows;
+    END IF;
+    FOR i IN 1..cardinality(p_names) LOOP
+        FOR t IN v_tick + 1..v_tick + p_ticks[i] LOOP
+            CONTINUE WHEN NOT t_fires[t];
+            v_row := v_row + 1;
+            r := p_rows[v_row];
+            IF r.group_name IS NOT NULL AND EXISTS (  -- schedules_pkey
+                SELECT 1 FROM schedules AS s WHERE s.name = p_names[i] AND (s.scoped OR starts_with(s.name, key_scope(s.tenant)))
+            ) THEN
+                r.group_name := scoped_group(r.tenant, r.group_name);
+                p_rows[v_row] := r;
+            END IF;
+        END LOOP;
+        v_tick := v_tick + p_ticks[i];
+    END LOOP;
+    RETURN p_rows;
+END $$;
+
 -- Carry out plans, in order. ``p_ticks``: how many ticks each has. ``t_fires``: which of all ticks have a job; these
 -- are ``p_rows``, of the queues ``p_queues``. ``t_overlaps``: 0 allow, 1 skip, 2 cancel. Groups are left to be looked
 -- at.
@@ -98,6 +126,7 @@ BEGIN
         SELECT 'instant', v, 0, 7258118400000000 FROM unnest(p_slots || p_look_ats || t_slots || t_run_ats) AS v  -- the year 2200
         UNION ALL SELECT 'count', v, 1, 2147483647 FROM unnest(t_counts) AS v
     ) AS x (what, got, least, most) WHERE x.got NOT BETWEEN x.least AND x.most LIMIT 1;
+    p_rows := fired_rows(p_names, p_ticks, t_fires, p_rows);
     IF cardinality(p_names) > 1 THEN
         PERFORM lock_plans(p_names, p_versions, p_ticks, t_overlaps);
     END IF;
@@ -179,6 +208,39 @@ BEGIN
     END IF;
 END $$;
 
+-- Check what a confined role plans, beside its rows. A schedule does not go back. Each job names the slot that it is of. It
+-- enters little more that is missed than it fires, as the history is bounded for all together: two stretches beside each
+-- slot that it fires out of turn, and one for each schedule that catches up.
+CREATE FUNCTION check_own_plans(
+    p_names text[], p_said text[], p_uids uuid[], p_versions bigint[], p_slots bigint[], p_ticks integer[], t_slots bigint[],
+    t_fires boolean[], p_rows job_row[]
+) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_fired integer := 0;
+    v_tick bigint := 0;
+    v_most CONSTANT integer := 2 * coalesce(cardinality(p_rows), 0) + (SELECT count(DISTINCT n) FROM unnest(p_names) AS n);
+BEGIN
+    PERFORM refuse(format('slot of a schedule: expected none before %s, got %s', a.slot, n.slot))
+    FROM unnest(p_names, p_versions, p_slots) AS n (name, version, slot) JOIN agenda AS a ON a.name = ANY (ARRAY[n.name])  -- agenda_pkey
+    WHERE a.version < n.version OR (a.version = n.version AND n.slot < coalesce(a.slot, 9223372036854775807)) LIMIT 1;
+    IF cardinality(array_positions(t_fires, false)) > v_most THEN
+        PERFORM refuse(format('missed slots: expected at most %s beside these jobs, got more', v_most));
+    ELSIF 0 > ANY (p_ticks) THEN
+        PERFORM refuse('ticks: expected 0 or more of each plan');
+    END IF;
+    FOR i IN 1..coalesce(cardinality(p_names), 0) LOOP
+        FOR t IN v_tick + 1..least(v_tick + p_ticks[i], cardinality(t_fires)) LOOP
+            CONTINUE WHEN t_fires[t] IS NOT TRUE;
+            v_fired := v_fired + 1;
+            PERFORM refuse_reserved((p_rows[v_fired]).headers, ARRAY[
+                format('headrace-slot %s:%s', replace(p_uids[i]::text, '-', ''), t_slots[t]), 'headrace-schedule ' || p_names[i],
+                'headrace-schedule ' || p_said[i], 'headrace-delivery at_most_once'
+            ]);
+        END LOOP;
+        v_tick := v_tick + p_ticks[i];
+    END LOOP;
+END $$;
+
 -- ``plan_v1`` for a confined role, as when it runs a schedule of its own out of turn. Its jobs must fit.
 CREATE FUNCTION own_plan_v1(
     p_at bigint, p_names text[], p_uids uuid[], p_versions bigint[], p_slots bigint[], p_look_ats bigint[], p_ticks integer[],
@@ -190,15 +252,18 @@ DECLARE
     v_names CONSTANT text[] := ARRAY(
         SELECT own_schedule(v_mine, v_mine[1], n.name) FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) ORDER BY n.ord
     );
-    v_rows CONSTANT job_row[] := own_rows(v_mine, p_queues, p_rows);
+    v_rows CONSTANT job_row[] := own_rows(v_mine, p_queues, p_rows, true);
+    v_now CONSTANT bigint := now_us();
 BEGIN
-    IF (fitting(now_us(), queue_ids(p_queues), v_rows, true)).fit IS NOT NULL THEN
+    PERFORM check_own_plans(v_names, p_names, p_uids, p_versions, p_slots, p_ticks, t_slots, t_fires, p_rows);
+    IF cardinality(v_rows) > 0 AND (fitting(v_now, queue_ids(p_queues), v_rows, true)).fit IS NOT NULL THEN
         RAISE EXCEPTION 'as many jobs wait as the queue, or the store, takes; nothing was stored'
             USING ERRCODE = 'LL002', HINT = 'Try again when some have run, or have the depth of its policy raised.';
     END IF;
     RETURN QUERY SELECT * FROM plan_v1(
-        NULL, v_names, p_uids, p_versions, p_slots, p_look_ats, p_ticks, t_slots, t_run_ats, t_counts, t_overlaps, t_fires,
-        p_queues, v_rows
+        NULL, v_names, p_uids, p_versions, p_slots, ARRAY(
+            SELECT CASE WHEN n.at < v_now THEN v_now ELSE n.at END FROM unnest(p_look_ats) WITH ORDINALITY AS n (at, ord) ORDER BY n.ord
+        ), p_ticks, t_slots, t_run_ats, t_counts, t_overlaps, t_fires, p_queues, v_rows
     );
     -- What it named is locked by now: it must be its own, or all is rolled back.
     PERFORM check_own_schedule(v_mine, n, NULL) FROM unnest(v_names) AS n;

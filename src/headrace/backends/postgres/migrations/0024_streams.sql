@@ -8,8 +8,9 @@
 -- Valkey is in charge: whatever is asked or settled for a delivery names the floor that its Valkey has, and is refused
 -- unless it is the one here.
 
--- One row, once windows are used. ``id``: what the keys of this store are named by. ``server``: the run of the Valkey that
--- is in charge, and ``seen_at`` when somebody last saw it at work. ``raised_at``: when the floor was last raised.
+-- One row. ``id``: what the keys of this store are named by. ``server``: the run of the Valkey that
+-- is in charge, none before windows are used, and ``seen_at`` when somebody last saw it at work. ``raised_at``: when the
+-- floor was last raised.
 CREATE TABLE streams (
     one boolean NOT NULL CONSTRAINT streams_pkey PRIMARY KEY CHECK (one),
     id uuid NOT NULL,
@@ -18,6 +19,7 @@ CREATE TABLE streams (
     seen_at bigint NOT NULL,
     raised_at bigint
 );
+INSERT INTO streams (one, id, floor, seen_at) VALUES (true, gen_random_uuid(), 0, 0);
 
 -- Queues that a window gives out. No claim takes their jobs: ``look_around`` leaves them out. A claim holds a lock on the
 -- table until its end, so ``open_queue_v1`` waits for those that did not see the queue here.
@@ -25,28 +27,29 @@ CREATE TABLE windowed (
     qid integer NOT NULL CONSTRAINT windowed_pkey PRIMARY KEY
 );
 
--- What the keys in Valkey are named by: made once. A copy of the store, in another schema or database, has another one.
-CREATE FUNCTION name_streams_v1() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- What the keys in Valkey are named by. A copy of the store, in another schema or database, has another one.
+CREATE FUNCTION name_streams_v1() RETURNS text LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 BEGIN
-    IF NOT EXISTS (SELECT 1 FROM streams) THEN
-        INSERT INTO streams (one, id, floor, seen_at) VALUES (true, gen_random_uuid(), 0, 0)
-        ON CONFLICT ON CONSTRAINT streams_pkey DO NOTHING;
-    END IF;
     RETURN (SELECT left(md5(concat_ws(' ', s.id, current_database(), current_schema())), 16) FROM streams AS s);
 END $$;
 
 -- The floor, and what it is to a Valkey that has this one, or none: ``ours``, as it is in charge; ``theirs``, as another
--- one has taken over and was seen at work within half a minute; or ``free`` to be taken over.
+-- one has taken over and was seen at work within half a minute; or ``free`` to be taken over. Who stores a job asks without
+-- a server, and no floor is raised before its transaction ends. That may last for a confined role, so it is told none.
 CREATE FUNCTION in_charge_v1(p_at bigint, p_server text, p_floor bigint)
 RETURNS TABLE (verdict text, floor bigint, raised_at bigint, now bigint) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
+    v_confined CONSTANT boolean := own_tenants() IS NOT NULL;
 BEGIN
+    IF NOT v_confined THEN
+        LOCK TABLE streams IN ROW SHARE MODE;
+    END IF;
     RETURN QUERY SELECT CASE
         WHEN p_floor > 0 AND s.server = p_server AND s.floor >= p_floor THEN 'ours'
         WHEN p_floor > 0 AND s.server <> p_server AND s.floor > p_floor AND s.seen_at > v_now - 30000000 THEN 'theirs'
         ELSE 'free'
-    END, s.floor, s.raised_at, v_now FROM streams AS s;
+    END, CASE WHEN p_server IS NOT NULL OR NOT v_confined THEN s.floor END, s.raised_at, v_now FROM streams AS s;
 END $$;
 
 -- The Valkey in charge is at work. Returns false if one with this floor is not.
@@ -59,16 +62,17 @@ BEGIN
 END $$;
 
 -- A Valkey takes over, unless the floor is no longer what it saw: the floor is raised above all epochs given out. This waits
--- until nobody settles by the one before: who settles has read the table, and so holds a lock on it until the end of the
--- transaction. The lock comes first: two that had written before would wait for each other. Valkey's clock may be ahead by
--- ten seconds.
+-- until nobody settles by the one before: who settles holds a lock on the table until the end of the transaction; who only
+-- reads it does not count. A handler's transaction may last, and whoever settles meanwhile comes behind this call, so it soon
+-- gives up, to be made again. The lock comes first: two that had written before would wait for each other. Valkey's clock
+-- may be ahead by ten seconds.
 CREATE FUNCTION raise_floor_v1(p_at bigint, p_server text, p_seen bigint) RETURNS TABLE (server text, floor bigint, raised_at bigint, now bigint)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '200ms' AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint;
 BEGIN
-    LOCK TABLE streams IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE streams IN EXCLUSIVE MODE;
     v_now := clock(p_at);
     UPDATE streams AS s SET
         floor = CASE WHEN s.server IS NULL THEN 1 ELSE greatest(s.floor + 1, v_now + 10000000) END,
@@ -86,9 +90,11 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off 
 SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
-    v_floor CONSTANT bigint := (SELECT s.floor FROM streams AS s WHERE s.floor = p_floor);
+    v_floor bigint;
     v_taken uuid[];
 BEGIN
+    LOCK TABLE streams IN ROW SHARE MODE;
+    v_floor := (SELECT s.floor FROM streams AS s WHERE s.floor = p_floor);
     WITH given AS MATERIALIZED (
         SELECT n.* FROM unnest(p_ids, p_epochs, p_holders, p_left) AS n (id, epoch, holder, rest) WHERE n.epoch >= v_floor ORDER BY n.id
     ), gone AS (  -- ready_pkey, one probe per id
@@ -122,9 +128,11 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-    v_floor CONSTANT bigint := (SELECT s.floor FROM streams AS s WHERE s.floor = p_floor);
+    v_floor bigint;
     v_done integer[];
 BEGIN
+    LOCK TABLE streams IN ROW SHARE MODE;
+    v_floor := (SELECT s.floor FROM streams AS s WHERE s.floor = p_floor);
     WITH gone AS (  -- ready_pkey, one probe per id
         DELETE FROM ready AS y
         USING unnest(p_ids, p_epochs, p_results, p_result_ttls) WITH ORDINALITY AS n (id, epoch, result, ttl, ord)
@@ -227,6 +235,7 @@ BEGIN
     END IF;
     PERFORM set_config('lock_timeout', '1s', true);
     LOCK TABLE windowed IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE streams IN ROW SHARE MODE;
     IF NOT EXISTS (SELECT 1 FROM streams AS s WHERE s.floor = p_floor) THEN
         RETURN false;
     END IF;
@@ -239,6 +248,7 @@ CREATE FUNCTION shut_queue_v1(
     p_at bigint, p_floor bigint, p_queue text, p_ids uuid[], p_epochs bigint[], p_holders text[], p_left bigint[]
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
+    LOCK TABLE streams IN ROW SHARE MODE;
     IF NOT EXISTS (SELECT 1 FROM streams AS s WHERE s.floor = p_floor) THEN
         RETURN false;
     END IF;
@@ -290,7 +300,8 @@ BEGIN
     RETURN NEXT (NULL, NULL, v_next, v_odd, v_now)::candidate;
 END $$;
 
--- The names of the workers that are listed, and ``''`` for others, by holder; and the clock.
+-- The names of the workers that are listed, and ``''`` for others, by holder; and the clock. Holders are secrets: only who
+-- was told of one can ask for it.
 CREATE FUNCTION workers_of_v1(p_at bigint, p_holders text[]) RETURNS TABLE (holder text, worker text, now bigint)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE

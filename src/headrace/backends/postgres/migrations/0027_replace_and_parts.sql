@@ -2,7 +2,7 @@
 -- a row: 1 the cells, 2 the time, 3 both.
 --
 -- Lock the waiting jobs that rows may replace. Jobs come before keys, and are locked by id, as in ``lock_keys``. Returns
--- their ids. A job of an earlier day is not replaced while its day is copied (``drop_day``).
+-- their ids. A job of an earlier day is not replaced while its day is copied (``drop_day_v1``). Days are made meanwhile.
 CREATE FUNCTION lock_replaced(p_now bigint, p_qids integer[], p_rows job_row[]) RETURNS uuid[] LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -12,7 +12,7 @@ DECLARE
     );
 BEGIN
     IF v_ids[1] < day_start(day_of(p_now)) THEN
-        PERFORM 1 FROM locks AS l WHERE l.name = 'days' FOR SHARE;  -- locks_pkey
+        PERFORM 1 FROM locks AS l WHERE l.name = 'days' FOR KEY SHARE;  -- locks_pkey
     END IF;
     PERFORM lock_waiting(i) FROM unnest(v_ids) AS i;
     RETURN v_ids;
