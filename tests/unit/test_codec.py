@@ -304,3 +304,29 @@ def test_a_value_that_is_too_long_is_not_walked_through() -> None:
     packer = Packer(PayloadSettings(max_size=1_000), Limits(), IdMaker(ManualClock(), Random(1)))
     with pytest.raises(PayloadTooLarge):
         packer.wrap_value({"a": ["x" * 2_000, None, Loud(b=None)]}, JsonSerde(), "args")
+
+
+LONG: list[Any] = [{"a": None, "b": 1.5}] * 10_000
+"""A value that is not walked through for numbers that JSON has not, unless it may have some."""
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), -float("nan")])
+def test_a_long_value_has_only_finite_numbers_too(number: float) -> None:
+    for value in ([*LONG, number], [{"a": [number]}, *LONG]):
+        with pytest.raises(CodecError, match="only finite numbers"):
+            JsonSerde().encode(value)
+    body = JsonSerde().encode([*LONG, 1.7e308, -1.7e308, b"\xcb\x7f\xf8"])
+    assert JsonSerde().decode(body)[:-1] == [*LONG, 1.7e308, -1.7e308]
+
+
+@pytest.mark.parametrize("text", ["", "[", "]]", '"', '["', "\\", '\\"[', "{}", "},{"])
+def test_a_long_value_is_not_nested_too_deeply_either(text: str) -> None:
+    """Whatever brackets its texts have."""
+    deep: Any = text
+    for _ in range(63):
+        deep = [deep]
+    value = [*LONG, text, {"[": text, text: deep}]
+    assert JsonSerde().decode(JsonSerde().encode([*LONG, {text: text}])) == [*LONG, {text: text}]
+    with pytest.raises(CodecError, match="nested 65 deep; the limit is 64"):
+        JsonSerde().encode(value)
+    assert JsonSerde().encode([*LONG, {text: deep[0]}])

@@ -97,3 +97,12 @@ async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"object store file:///\S+/file/under: expected a directory, or room for"):
         Objects(parse(f"file://{tmp_path}/file/under"))
+
+
+async def test_a_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """It has payloads and results. One that is there already stays as it is."""
+    there = tmp_path / "there"
+    there.mkdir(mode=0o755)
+    for name, mode in (("new/objects", 0o700), ("there", 0o755)):
+        await Objects(parse(f"file://{tmp_path}/{name}")).create("a", b"b")
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode

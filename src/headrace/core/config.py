@@ -54,6 +54,8 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """How often leases of vanished workers are looked for."""
     max_lost: int = 2
     """A job lost more often than this in a row becomes a dead letter. On its last chance it runs alone."""
+    max_bytes: int = 256 * 1024 * 1024
+    """A worker whose jobs have sections of this many bytes in its memory claims no more until some have ended."""
     grace: Length = "10s"
     """How long running jobs may go on after a stop is requested; then they are cancelled and requeued."""
     name: str = "host-pid"
@@ -324,7 +326,8 @@ def _refuse_unknown(given: Mapping[str, Any], part: type[Struct], path: tuple[st
 
 _KEPT = ("completed", "cancelled", "failed", "ticks")
 _WHOLE = {
-    "worker.concurrency": 1, "worker.prefetch": 0, "worker.max_lost": 0, "payloads.max_size": 1, "retention.keys": 0,
+    "worker.concurrency": 1, "worker.prefetch": 0, "worker.max_lost": 0, "worker.max_bytes": 1,
+    "payloads.max_size": 1, "retention.keys": 0,
     "planner.batch": 1, "planner.share": 0, "planner.shares": 1,
     "retention.safety.floor": 0, "vault.page": 1,
 }  # fmt: skip

@@ -35,6 +35,7 @@ class WorkerOptions(TypedDict, total=False):
     poll_blind: Duration
     reap: Duration
     max_lost: int
+    max_bytes: int
     grace: Duration
     name: str
     executor: Literal["thread", "process"]

@@ -47,6 +47,11 @@ _NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[^"\[\]{}]++', re.DOTALL)
 """In JSON: strings, and everything else but brackets."""
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _OPENS = ord("[")
+_NEITHER = bytes(set(range(256)) - set(b'[]{}"\\'))
+_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""In MessagePack: where a number may be that is not finite. Other bytes may look like one."""
+_LONG = 64 * 1024
+"""Bytes of JSON from which on a look at all of it is quicker than a walk through the value."""
 _PLAIN = frozenset((str, int, bool, type(None), bytes))
 """Types whose values contain no others."""
 _MIN_GAIN = 0.9
@@ -123,6 +128,7 @@ class JsonSerde(_TypedSerde[T]):
 
     def __init__(self, type: Any = Any) -> None:
         super().__init__(msgspec.json.Encoder, msgspec.json.Decoder, type)
+        self._pack = msgspec.msgpack.Encoder(enc_hook=_enc_hook).encode
         self._untyped_keys = _has_untyped_keys(type)
 
     def encode(self, value: T, most: int | None = None) -> bytes:
@@ -132,13 +138,22 @@ class JsonSerde(_TypedSerde[T]):
             return body
         if self._untyped_keys and b"{" in body:
             _refuse_keys(value)
-        if b"null" in body or b'"nan"' in body:
+        if (b"null" in body or b'"nan"' in body) and self._may_have_nan(value, body):
             refuse_nan(value)
         if _has_many_brackets(body):
             _refuse_depth(body)
         if self._typed:
             self.decode(body)
         return body
+
+    def _may_have_nan(self, value: T, body: bytes) -> bool:
+        """Whether it is worth a walk through the value; a quick look at a long one, in a format that has NaN."""
+        if len(body) < _LONG:
+            return True
+        try:
+            return _NOT_FINITE.search(self._pack(value)) is not None
+        except Exception:  # JSON takes some values that MessagePack does not
+            return True
 
 
 class MsgpackSerde(_TypedSerde[T]):
@@ -415,7 +430,10 @@ def _has_many_brackets(body: bytes) -> bool:
 
 
 def _refuse_depth(body: bytes) -> None:
-    brackets = _NO_BRACKETS.sub(b"", body).translate(_ALIKE)
+    # Most texts have no brackets, and nothing is left of them: that is quickly seen.
+    brackets = body.translate(_ALIKE, _NEITHER).replace(b'""', b"")
+    if b'"' in brackets or b"\\" in brackets:
+        brackets = _NO_BRACKETS.sub(b"", body).translate(_ALIKE)
     left = brackets
     for _ in range(_MAX_DEPTH):
         left = left.replace(b"[]", b"")

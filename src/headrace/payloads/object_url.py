@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -59,6 +60,7 @@ class Location(NamedTuple):
             return store.MemoryStore()
         if self.scheme == "file":
             try:
+                os.makedirs(self.prefix, mode=0o700, exist_ok=True)  # what is in it is for its owner alone
                 return store.LocalStore(self.prefix, mkdir=True, automatic_cleanup=True)
             except (OSError, exceptions.BaseError) as error:
                 told = str(error).partition("\n")[0]

@@ -83,7 +83,7 @@ class Exchange:
         self.rng = rng
         self.observers = observers
         self.stowage = stowage
-        self.leases = Leases(micros(settings.worker.lease) / 1e6, clock.elapsed)
+        self.leases = Leases(micros(settings.worker.lease) / 1e6, clock.elapsed, settings.worker.max_bytes)
         self.notes = Notes(backend.ticks, clock, rng)
         self.bell = Bell()
         self.settler = Settler(self.leases, observers, self.notes, self.bell)

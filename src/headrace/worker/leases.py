@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ class _Held(Struct, gc=False):
     epoch: int
     job: Leased
     since: float
+    bytes: int
 
 
 class Leases:
@@ -31,12 +33,14 @@ class Leases:
     The event loop grants and drops, the thread of the beats reads and renews. Every step is a single operation.
     """
 
-    def __init__(self, lease: float, now: Callable[[], float] = _ELAPSED) -> None:
+    def __init__(self, lease: float, now: Callable[[], float] = _ELAPSED, most_bytes: int = sys.maxsize) -> None:
         self.lease = lease
         """Seconds."""
         self.now = now
         """The clock by which they age."""
         self._held: dict[JobId, _Held] = {}
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._said: dict[tuple[JobId, int], Progress] = {}
         """What handlers have said of their progress since the last beat."""
         self.entrusted = Entrusted()
@@ -44,12 +48,21 @@ class Leases:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def full(self) -> bool:
+        """Whether the sections of the jobs that are held weigh so much that there should be no more of them."""
+        return self._bytes >= self._most_bytes
+
     def grant(self, jobs: Iterable[Leased], now: float) -> None:
         """New leases, as of ``now``: an instant before the claim was sent. So they never end later than in the
         store."""
         held = self._held
         for job in jobs:
-            held[job.id] = _Held(job.epoch, job, now)
+            weight = sum(map(len, job.cells.values()))
+            self._bytes += weight
+            if (before := held.get(job.id)) is not None:
+                self._bytes -= before.bytes
+            held[job.id] = _Held(job.epoch, job, now, weight)
 
     def held(self) -> list[tuple[JobId, int]]:
         """All leases."""
@@ -59,7 +72,7 @@ class Leases:
         """The lease under this epoch has ended without a settlement."""
         self.entrusted.forget(job_id, epoch)
         if self.current(job_id, epoch):
-            del self._held[job_id]
+            self._bytes -= self._held.pop(job_id).bytes
 
     def settled(self, batch: Sequence[Settlement], now: float) -> dict[int, Leased]:
         """The store has answered these settlements, so their leases have ended. Returns the jobs whose leases were
@@ -69,6 +82,7 @@ class Leases:
             lease = held.get(settlement.id)
             if lease is not None and lease.epoch == settlement.epoch:
                 del held[settlement.id]
+                self._bytes -= lease.bytes
                 if lease.since < old:
                     late[position] = lease.job
         if self.entrusted.results:

@@ -138,6 +138,7 @@ class Settler:
             self._sent.difference_update((one.id, one.epoch) for one in batch)
         if batch and self._observers.meter is not None and (job := self._leases.job(batch[0])) is not None:
             self.measure(job, self._leases.age(job.id, job.epoch) or 0.0)
+        was_full = self._leases.full
         for position, job in self._leases.settled(batch, self._leases.now()).items():
             if states[position] is not None:
                 self.warn(job)
@@ -148,6 +149,8 @@ class Settler:
         if self.hears is not None:
             for settlement, state in zip(batch, states, strict=True):
                 self.hears(settlement, state)
+        if was_full:
+            self._bell.ring()
         self._rest()
 
     def dropped(self, settlement: Settlement) -> None:

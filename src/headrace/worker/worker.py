@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -139,8 +140,14 @@ class Worker:
             companions=self._runner.companions,
             helper=helper,
             deliver=None if self._loader is None else self._loader.deliver,
-            most=None if self._loader is None else self._loader.most,
+            most=self._most,
         )
+
+    def _most(self) -> int:
+        """How many jobs a claim may ask for, for the sake of what their sections weigh."""
+        if self._exchange.leases.full:
+            return 0
+        return sys.maxsize if self._loader is None else self._loader.most()
 
     def _refused(self, settlement: Settlement, error: Exception) -> Settlement:
         """The store rejects an outcome: the job fails instead."""
