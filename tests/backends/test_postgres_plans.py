@@ -274,6 +274,35 @@ async def test_promoting_touches_what_it_promotes(monkeypatch: pytest.MonkeyPatc
         connection.execute("DROP SCHEMA promoting CASCADE")
 
 
+@pytest.mark.parametrize("order", ["n", "n % 20"], ids=["mixed", "queue by queue"])
+async def test_promoting_from_many_queues_locks_what_it_promotes(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twenty queues with a thousand due jobs each, the first thousand of all, however they lie."""
+    names = [f"q{n}" for n in range(20)]
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=promoting_many") as connection:
+        async with explained("promoting_many", monkeypatch) as (store, plans):
+            connection.execute(_IDS)
+            connection.execute("INSERT INTO queues (qid, name) SELECT n + 1, 'q' || n FROM generate_series(0, 19) AS n")
+            connection.execute(
+                f"""
+                INSERT INTO jobs (id, enqueued_at, task, tenant)
+                SELECT plans_id(n), n, 't', '' FROM generate_series(1, 20000) AS n;
+                INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed)
+                SELECT {order}, 0, plans_id(n), n % 20 + 1, 0, 0, 0, 0, 0, false FROM generate_series(1, 20000) AS n;
+                """.encode()
+            )
+            plans.scans.clear()
+            claimed = await store.claim(Claim("h", tuple(names), 10, LEASE))
+            assert (len(claimed.jobs), claimed.next_in) == (10, None)
+            rows = connection.execute("SELECT run_at, lane FROM ready ORDER BY run_at, id").fetchall()
+            promoted = [run_at for run_at, lane in rows if lane is None]
+            assert 300 <= len(promoted) + 10 <= 1_000
+            assert all(lane is None for _, lane in rows[: len(promoted)])
+            [[locked]] = connection.execute("SELECT count(*) FROM ready WHERE lane = 0 AND xmax <> 0").fetchall()
+            assert locked == 0
+            assert plans.touched() <= 30_000
+        connection.execute("DROP SCHEMA promoting_many CASCADE")
+
+
 async def test_ending_touches_what_it_ends(seen: tuple[PostgresBackend, Plans], depth: int) -> None:
     store, plans = seen
     claimed = await store.claim(Claim("h", ("q",), BATCH, 60_000_000))

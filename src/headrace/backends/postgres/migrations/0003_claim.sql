@@ -242,24 +242,56 @@ BEGIN
     RETURN v_scope;
 END $$;
 
--- Promote a bounded number of due jobs of these queues, in the order of run_at. Returns whether there may be more.
+-- Promote a bounded number of due jobs of these queues, in the order of run_at. Only these are locked; jobs that others
+-- have locked are passed over. Looks into each queue only as far as the first jobs of all can be. Returns whether there
+-- may be more.
 CREATE FUNCTION promote(p_now bigint, p_qids integer[], p_from bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_most CONSTANT integer := 1000;
-    v_found integer;
+    c_seen CONSTANT integer := 10000;
+    v_left integer := c_most;
+    v_each integer;
+    v_run_at bigint := p_from;
+    v_id uuid := (last_spot()).id;
+    v_read integer := 0;
+    v_near integer;
+    v_seen integer;
+    v_held integer;
+    v_cut boolean;
 BEGIN
-    WITH ripe AS MATERIALIZED (  -- ready_later; then by place in the heap
-        SELECT x.place FROM unnest(p_qids) AS q (qid) CROSS JOIN LATERAL (
-            SELECT y.ctid AS place, y.run_at, y.id FROM ready AS y
-            WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= p_now AND y.run_at > p_from
-            ORDER BY y.qid, y.run_at, y.id LIMIT c_most FOR UPDATE SKIP LOCKED
-        ) AS x ORDER BY x.run_at, x.id LIMIT c_most
-    ), promoted AS (
-        UPDATE ready AS y SET lane = NULL FROM ripe AS r WHERE y.ctid = r.place
-    )
-    SELECT count(*) INTO v_found FROM ripe AS r;
-    RETURN v_found = c_most;
+    LOOP
+        v_each := least(v_left, greatest(16, 4 * v_left / cardinality(p_qids)));
+        WITH near AS MATERIALIZED (  -- ready_later
+            SELECT x.*, row_number() OVER (PARTITION BY q.qid ORDER BY x.run_at, x.id) = v_each AS cut
+            FROM unnest(p_qids) AS q (qid) CROSS JOIN LATERAL (
+                SELECT y.ctid AS place, y.run_at, y.id FROM ready AS y
+                WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= p_now AND (y.run_at, y.id) > (v_run_at, v_id)
+                ORDER BY y.qid, y.run_at, y.id LIMIT v_each
+            ) AS x
+        ), horizon AS MATERIALIZED (  -- beyond it, other queues may have earlier jobs
+            SELECT n.run_at, n.id FROM near AS n WHERE n.cut ORDER BY n.run_at, n.id LIMIT 1
+        ), chosen AS MATERIALIZED (
+            SELECT n.* FROM near AS n WHERE NOT EXISTS (SELECT 1 FROM horizon AS h WHERE (n.run_at, n.id) > (h.run_at, h.id))
+            ORDER BY n.run_at, n.id LIMIT v_left
+        ), held AS MATERIALIZED (  -- by place in the heap
+            SELECT y.ctid AS place FROM chosen AS c JOIN ready AS y ON y.ctid = c.place
+            WHERE y.id = c.id AND y.qid = ANY (p_qids) AND y.lane = 0 FOR UPDATE OF y SKIP LOCKED
+        ), promoted AS (
+            UPDATE ready AS y SET lane = NULL FROM held AS h WHERE y.ctid = h.place
+        )
+        SELECT (SELECT count(*) FROM near), (SELECT count(*) FROM chosen), (SELECT count(*) FROM held),
+            EXISTS (SELECT 1 FROM horizon), l.run_at, l.id
+        INTO v_near, v_seen, v_held, v_cut, v_run_at, v_id
+        FROM (VALUES (1)) AS one LEFT JOIN (SELECT c.* FROM chosen AS c ORDER BY c.run_at DESC, c.id DESC LIMIT 1) AS l ON true;
+        IF v_seen < v_left AND NOT v_cut THEN
+            RETURN false;
+        END IF;
+        v_left := v_left - v_held;
+        v_read := v_read + v_near;
+        EXIT WHEN v_left = 0 OR v_read >= c_seen AND v_left < c_most;
+    END LOOP;
+    RETURN true;
 END $$;
 
 -- The places of the first jobs of several queues. Only these are locked; jobs that others have locked are passed over.
