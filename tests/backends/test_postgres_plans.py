@@ -16,7 +16,7 @@ from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.connections import Session
 from headrace.backends.postgres.marks import NOTHING
-from headrace.seam.policy import QueuePause
+from headrace.seam.policy import Policy, QueuePause
 from headrace.seam.records import Beat, Cancel, Claim, Delete, Reap, Row, Selector, Settlement, SweepClause, SweepTarget
 from headrace.seam.references import Swap
 from headrace.seam.ticks import Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
@@ -167,7 +167,7 @@ def _scans(plans: Plans) -> set[tuple[str, str]]:
 
 def _empty(plans: Plans) -> set[tuple[str, str]]:
     """Looks into small partial indexes that had nothing to say."""
-    return {way for way in plans.ways() if way[1] in ("ready_dying", "ready_lost", "ready_later")}
+    return {way for way in plans.ways() if way[1] in ("ready_dying", "ready_worst", "ready_later")}
 
 
 _PRIORITIES = """
@@ -374,6 +374,36 @@ async def test_what_expired_elsewhere_costs_a_claim_nothing(seen: tuple[Postgres
     plans.scans.clear()
     assert len((await store.claim(Claim("h", ("other",), 1, 60_000_000))).expired) == 1_000
     assert plans.touched() <= 20 * 1_000
+
+
+@pytest.mark.parametrize("governed", [False, True])
+async def test_jobs_that_were_lost_once_cost_a_claim_nothing(governed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that one more loss would end are found among them."""
+    schema = f"lost_once_{governed}".lower()
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={schema}") as connection:
+        async with explained(schema, monkeypatch) as (store, plans):
+            if governed:
+                await store.policies.save(Policy(queue="q", running=100_000))
+            rows = [_lost(n, "q" if n % 2 else "other") for n in range(2_000)]
+            for part in range(0, 2_000, 500):
+                await store.insert(rows[part : part + 500])
+            connection.execute("UPDATE ready SET lost = 1")
+            connection.execute("VACUUM ANALYZE ready")
+            plans.scans.clear()
+            assert len((await store.claim(Claim("h", ("q",), 1, LEASE, lost_below=2))).jobs) == 1
+            few = plans.touched()
+            assert few <= 40
+            await store.insert([_lost(9_999, "q")])
+            connection.execute("UPDATE ready SET lost = 2 WHERE id = %s::uuid", (rows[-1].id.hex(),))
+            plans.scans.clear()
+            claimed = await store.claim(Claim("h", ("q",), 1, LEASE, lost_below=2))
+            assert (len(claimed.jobs), claimed.passed_over) == (1, 0)
+            assert plans.touched() <= few + 10
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
+def _lost(number: int, queue: str) -> Row:
+    return Row(id=bytes.fromhex(f"0195{number:028x}"), queue=queue, task="t", cells={})
 
 
 async def test_one_job_is_found_by_its_id(seen: tuple[PostgresBackend, Plans], depth: int) -> None:

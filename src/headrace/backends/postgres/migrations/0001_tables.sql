@@ -154,7 +154,9 @@ CREATE UNIQUE INDEX ready_lane ON ready (lane, priority, run_at, id) WHERE lane 
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
 -- Not by dies_at itself: ready_dying must stay the only way to the first of all.
 CREATE INDEX ready_doomed ON ready ((coalesce(lane, qid)), (dies_at + 0)) WHERE dies_at IS NOT NULL;
-CREATE INDEX ready_lost ON ready ((coalesce(lane, qid)), priority, run_at) WHERE lost > 0;
+-- ``ready_worst`` tells whether a job on its last chance is anywhere, ``ready_lost`` where. Most that were lost are not.
+CREATE INDEX ready_worst ON ready (lost) WHERE lost > 0;
+CREATE INDEX ready_lost ON ready ((coalesce(lane, qid)), (lost + 0), priority, run_at) WHERE lost > 0;
 CREATE INDEX ready_group ON ready (gid, run_at, id) WHERE gid IS NOT NULL;
 CREATE INDEX ready_called ON ready (gid) WHERE gid IS NOT NULL AND coalesce(lane, 0) >= 0;
 CREATE INDEX ready_later ON ready (qid, run_at, id) WHERE lane = 0;

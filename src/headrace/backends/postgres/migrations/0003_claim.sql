@@ -224,7 +224,7 @@ CREATE FUNCTION look_around(
 DECLARE
     v_scope claim_scope;
 BEGIN
-    -- queues_name_key; windowed_pkey, looks_qid, ready_later and ready_line, one probe per queue; ready_dying; ready_lost.
+    -- queues_name_key; windowed_pkey, looks_qid, ready_later and ready_line, one probe per queue; ready_dying; ready_worst.
     SELECT
         array_agg(q.qid ORDER BY q.qid) FILTER (WHERE q.paused_until <= p_now),
         array_agg(q.name ORDER BY q.qid) FILTER (WHERE q.paused_until <= p_now),
@@ -471,7 +471,7 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM 1 FROM ready AS y  -- ready_lost
     WHERE coalesce(y.lane, y.qid) = ANY (p_qids) AND (y.priority, y.run_at, y.id) <= (p_upto.priority, p_upto.run_at, p_upto.id)
-        AND y.run_at <= p_now AND y.lost > 0 AND y.lost >= p_bound AND (y.dies_at IS NULL OR y.dies_at > p_now) LIMIT 1;
+        AND y.run_at <= p_now AND y.lost > 0 AND y.lost + 0 >= p_bound AND (y.dies_at IS NULL OR y.dies_at > p_now) LIMIT 1;
     IF FOUND THEN
         RETURN choose_plain(p_now, p_qids, p_bound, p_holder, p_lease_for);
     END IF;

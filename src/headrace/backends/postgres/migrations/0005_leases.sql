@@ -349,7 +349,7 @@ CREATE FUNCTION choose_plain(p_now bigint, p_qids integer[], p_bound integer, p_
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT coalesce(max(choose(p_now, q.qid, p_holder, p_lease_for)), 1) FROM unnest(p_qids) AS q (qid)
     WHERE EXISTS (  -- ready_lost
-        SELECT 1 FROM ready AS y WHERE coalesce(y.lane, y.qid) = q.qid AND y.lost > 0 AND y.lost >= p_bound AND y.run_at <= p_now
+        SELECT 1 FROM ready AS y WHERE coalesce(y.lane, y.qid) = q.qid AND y.lost > 0 AND y.lost + 0 >= p_bound AND y.run_at <= p_now
     )
 $$;
 

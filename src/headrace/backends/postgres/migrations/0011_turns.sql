@@ -927,7 +927,7 @@ BEGIN
         SELECT min(y.run_at)  -- lanes_tid, ready_lost
         FROM open_lanes(v.tid, gates.closed) AS l CROSS JOIN LATERAL looked_at(rule, gates, v, l.task) AS u
         JOIN ready AS y ON coalesce(y.lane, y.qid) = ANY (ARRAY[l.lane])
-        WHERE y.lost > 0 AND y.lost >= p_bound
+        WHERE y.lost > 0 AND y.lost + 0 >= p_bound
             AND y.run_at <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND (
                 CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END,
                 CASE WHEN rule.ageing IS NULL THEN y.run_at ELSE 0 END, y.id
