@@ -16,7 +16,7 @@ from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.connections import Session
 from headrace.backends.postgres.marks import NOTHING
-from headrace.seam.policy import Policy, QueuePause
+from headrace.seam.policy import STORE, Policy, QueuePause
 from headrace.seam.records import Beat, Cancel, Claim, Delete, Reap, Row, Selector, Settlement, SweepClause, SweepTarget
 from headrace.seam.references import Swap
 from headrace.seam.ticks import Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
@@ -435,6 +435,54 @@ async def test_how_it_stands_is_not_counted_out(seen: tuple[PostgresBackend, Pla
     [stats] = [queue for queue in (await store.stats()).queues if queue.queue == "q"]
     assert depth - 1_000 <= stats.available <= depth + 10
     assert plans.touched() <= 20 + store.limits.count_cap
+
+
+async def test_counters_are_added_up_a_bounded_number_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a reap that comes after a night of producers would last too long, and so would every one that follows."""
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=counters") as connection:
+        async with explained("counters", monkeypatch) as (store, plans):
+            connection.execute("ALTER TABLE deltas SET (autovacuum_enabled = off)")
+            connection.execute("INSERT INTO queues (qid, name) SELECT n, 'q' || n FROM generate_series(1, 10000) AS n")
+            connection.execute("INSERT INTO deltas SELECT n % 10000 + 1, 0, 1 FROM generate_series(1, 150000) AS n")
+            done: list[int] = []
+            while len(done) < 20 and connection.execute("SELECT 1 FROM deltas LIMIT 1").fetchone():
+                plans.scans.clear()
+                await store.reap(Reap(limit=100, max_lost=3))
+                done.append(plans.touched_of({"deltas"}))
+            assert max(done) <= 40_000
+            assert sum(done) == 150_000
+            [queue] = (await store.stats(queues=["q77"])).queues
+            assert queue.available == 15
+            await store.policies.save(Policy(queue=STORE, depth=150_001))
+            plans.scans.clear()
+            ids = [bytes.fromhex(f"0196{n:028x}") for n in range(2)]
+            stored = await store.insert([Row(id=job_id, queue="q", task="t", cells={}) for job_id in ids])
+            assert [one.status.value for one in stored] == ["new", "full"]
+            assert plans.touched_of({"totals"}) <= 10
+        connection.execute("DROP SCHEMA counters CASCADE")
+
+
+async def test_producers_add_up_counters_too() -> None:
+    """One in a thousand does, by chance."""
+    store = PostgresBackend(server().url(), schema="counted_alone", listen=False)
+    await store.open()
+    await store.insert([Row(id=bytes(16), queue="q", task="t", cells={})])
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=counted_alone") as connection:
+        connection.execute(_IDS)
+        connection.execute("SELECT name_queues()")
+        stored = connection.execute(
+            "SELECT insert_one_v1(NULL, 'q', j) FROM generate_series(1, 20000) AS n"
+            " CROSS JOIN LATERAL jsonb_populate_record(NULL::job_row, jsonb_build_object('id', plans_id(n), 'queue', 1,"
+            " 'priority', 0, 'task', 't', 'tenant', '', 'delay', 0)) AS j"
+        ).fetchall()
+        assert {one[0] for one in stored} == {0}
+        [[left]] = connection.execute("SELECT count(*) FROM deltas").fetchall()
+        assert left < 15_000
+    [queue] = (await store.stats()).queues
+    assert queue.available == 20_001
+    await store.close()
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        connection.execute("DROP SCHEMA counted_alone CASCADE")
 
 
 async def test_a_plan_that_was_made_for_an_empty_store_serves_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:

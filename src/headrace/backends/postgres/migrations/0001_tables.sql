@@ -303,7 +303,8 @@ CREATE TABLE absence (
 
 -- How many jobs of a queue are in which state, and how many bytes of them have ended. Each transaction adds a row per
 -- queue, so no two wait for each other over a counter; ``fold_deltas`` adds the rows up into ``totals``. State 6:
--- ticks. State 7: keys that outlive their jobs. FAILED jobs are counted by tenant too, and added up into ``shares``.
+-- ticks. State 7: keys that outlive their jobs. FAILED jobs are counted by tenant too, and added up into ``shares``. The
+-- number 0, which no queue has, counts for the whole store in ``totals``.
 CREATE TABLE deltas (
     qid integer NOT NULL,
     state smallint NOT NULL,
@@ -318,6 +319,11 @@ CREATE TABLE totals (
     bytes bigint NOT NULL,
     CONSTRAINT totals_pkey PRIMARY KEY (qid, state)
 ) WITH (fillfactor = 50);
+-- One row: the page of ``deltas`` where the next ``fold_deltas`` goes on.
+CREATE TABLE folding (
+    page bigint NOT NULL
+) WITH (fillfactor = 50);
+INSERT INTO folding (page) VALUES (0);
 CREATE TABLE shares (
     tenant text NOT NULL CONSTRAINT shares_pkey PRIMARY KEY,
     jobs bigint NOT NULL,
@@ -326,9 +332,12 @@ CREATE TABLE shares (
 CREATE INDEX shares_jobs ON shares (jobs);
 CREATE INDEX shares_bytes ON shares (bytes);
 
--- The counters, added up or not; and the jobs of each queue by state.
+-- The counters of queues, and of the store, added up or not; and the jobs of each queue by state.
 CREATE VIEW counts AS
-SELECT t.qid, t.state, t.jobs, t.bytes FROM totals AS t UNION ALL SELECT d.qid, d.state, d.jobs, d.bytes FROM deltas AS d;
+SELECT t.qid, t.state, t.jobs, t.bytes FROM totals AS t WHERE t.qid <> 0
+UNION ALL SELECT d.qid, d.state, d.jobs, d.bytes FROM deltas AS d;
+CREATE VIEW store_counts AS
+SELECT t.state, t.jobs, t.bytes FROM totals AS t WHERE t.qid = 0 UNION ALL SELECT d.state, d.jobs, d.bytes FROM deltas AS d;
 CREATE VIEW queue_counts AS
 SELECT c.qid,
     coalesce(sum(c.jobs) FILTER (WHERE c.state = 0), 0)::bigint AS available,

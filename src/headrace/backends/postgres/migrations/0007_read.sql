@@ -186,7 +186,7 @@ END $$;
 CREATE FUNCTION places_v1() RETURNS TABLE (state smallint, jobs bigint, bytes bigint)
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT s.state::smallint, coalesce(sum(c.jobs), 0)::bigint, coalesce(sum(c.bytes), 0)::bigint
-    FROM generate_series(3, 7) AS s (state) LEFT JOIN counts AS c ON c.state = s.state
+    FROM generate_series(3, 7) AS s (state) LEFT JOIN store_counts AS c ON c.state = s.state
     GROUP BY s.state ORDER BY s.state
 $$;
 

@@ -269,7 +269,7 @@ DECLARE
     v_excess bigint;
     v_places tid[];
 BEGIN
-    SELECT coalesce(sum(c.jobs), 0) INTO v_keys FROM counts AS c WHERE c.state = 7;
+    SELECT coalesce(sum(c.jobs), 0) INTO v_keys FROM store_counts AS c WHERE c.state = 7;
     -- One at a time: two would each remove the excess.
     v_excess := CASE WHEN v_keys > p_count AND (p_dry OR try_lock('keys')) THEN v_keys - p_count ELSE 0 END;
     v_places := ARRAY(  -- keys_alone
