@@ -16,7 +16,7 @@ from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.connections import Session
 from headrace.backends.postgres.marks import NOTHING
-from headrace.seam.policy import STORE, Policy, QueuePause
+from headrace.seam.policy import STORE, Policy, QueuePause, TenantLimit
 from headrace.seam.records import Beat, Cancel, Claim, Delete, Reap, Row, Selector, Settlement, SweepClause, SweepTarget
 from headrace.seam.references import Swap
 from headrace.seam.ticks import Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
@@ -69,8 +69,12 @@ class Plans:
         )
 
     def touched_of(self, tables: set[str]) -> int:
-        """Rows of these tables."""
-        return sum(int(node["Actual Rows"] * node["Actual Loops"]) for node in self.scans if _table(node) in tables)
+        """The same of these tables."""
+        return sum(
+            int(node["Actual Rows"] * node["Actual Loops"]) + int(node.get("Rows Removed by Filter", 0))
+            for node in self.scans
+            if _table(node) in tables
+        )
 
     def ways(self) -> set[tuple[str, str]]:
         """Which index led to which of the tables that grow."""
@@ -483,6 +487,34 @@ async def test_producers_add_up_counters_too() -> None:
     await store.close()
     with psycopg.connect(server().url(), autocommit=True) as connection:
         connection.execute("DROP SCHEMA counted_alone CASCADE")
+
+
+async def test_a_rule_for_one_tenant_reads_no_rules_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=many_rules") as connection:
+        async with explained("many_rules", monkeypatch) as (store, plans):
+            await store.policies.save(Policy(queue="q", running=10))
+            connection.execute(
+                """
+                INSERT INTO tenant_rules (tid, qid, tenant, running, paused_until)
+                SELECT -n, q.qid, 'u' || n, CASE WHEN n % 2 = 0 THEN 1 END, n % 2 * 9007199254740991
+                FROM generate_series(1, 20000) AS n CROSS JOIN queues AS q
+                """
+            )
+            plans.scans.clear()
+            await store.policies.limit(TenantLimit("q", "t", 5))
+            await store.policies.limit(TenantLimit("q", "t"))
+            await store.policies.pause(QueuePause("q", tenant="t", lasts=LEASE))
+            await store.policies.pause(QueuePause("q", tenant="t", paused=False))
+            assert plans.touched_of({"tenant_rules"}) <= 20
+            assert connection.execute("SELECT count(*) FROM tenant_rules").fetchall() == [(20_000,)]
+            connection.execute("UPDATE tenant_rules SET paused_until = 1 WHERE running IS NULL")
+            plans.scans.clear()
+            clause = SweepClause(target=SweepTarget.TENANTS, older_than=0, limit=100)
+            swept = [await store.sweep(clause) for _ in range(11)]
+            assert [one.more for one in swept] == [True] * 10 + [False]
+            assert connection.execute("SELECT count(*) FROM tenant_rules").fetchall() == [(10_000,)]
+            assert plans.touched_of({"tenant_rules"}) <= 30_000
+        connection.execute("DROP SCHEMA many_rules CASCADE")
 
 
 async def test_a_plan_that_was_made_for_an_empty_store_serves_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,7 @@ CREATE TABLE tenant_rules (
     tenant text COLLATE "C" NOT NULL
 );
 CREATE INDEX tenant_rules_name ON tenant_rules (qid, tenant);
+CREATE INDEX tenant_rules_over ON tenant_rules (qid, paused_until) WHERE every IS NULL AND running IS NULL;
 CREATE TABLE task_rules (
     every bigint,
     burst bigint,

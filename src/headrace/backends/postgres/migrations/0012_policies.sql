@@ -244,12 +244,20 @@ BEGIN
     END;
 END $$;
 
--- Remove rules that say nothing.
-CREATE FUNCTION forget_rules(p_now bigint, p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- Remove rules that say nothing, a bounded number at a time. Returns whether there may be more.
+CREATE FUNCTION forget_rules(p_now bigint, p_qid integer) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+DECLARE
+    c_most CONSTANT integer := 1000;
+    v_gone integer;
 BEGIN
     DELETE FROM task_rules AS k WHERE k.qid = p_qid AND k.every IS NULL AND k.paused_until <= p_now;
-    DELETE FROM tenant_rules AS u
-    WHERE u.qid = p_qid AND u.every IS NULL AND u.running IS NULL AND u.paused_until <= p_now;
+    DELETE FROM tenant_rules AS u WHERE u.ctid = ANY (ARRAY(  -- tenant_rules_over
+        SELECT o.ctid FROM tenant_rules AS o
+        WHERE o.qid = p_qid AND o.every IS NULL AND o.running IS NULL AND o.paused_until <= p_now ORDER BY o.paused_until LIMIT c_most
+    ));
+    GET DIAGNOSTICS v_gone = ROW_COUNT;
+    RETURN v_gone = c_most;
 END $$;
 
 -- Up to which tenant and lane sweeps have looked. One sweeps at a time.
@@ -292,8 +300,9 @@ BEGIN
         SELECT t.qid FROM turns AS t WHERE t.qid = ANY (ARRAY(
             SELECT o.qid FROM unnest(v_tids) AS n (tid) JOIN tenants AS o ON o.tid = ANY (ARRAY[n.tid])
             UNION SELECT l.qid FROM unnest(v_lanes) AS n (lane) JOIN lanes AS l ON l.lane = ANY (ARRAY[n.lane])
-            UNION SELECT u.qid FROM tenant_rules AS u
-                WHERE v_from.tid < 0 AND u.every IS NULL AND u.running IS NULL AND u.paused_until <= v_now
+            UNION SELECT g.qid FROM turns AS g WHERE v_from.tid < 0 AND (  -- tenant_rules_over
+                SELECT min(u.paused_until) FROM tenant_rules AS u WHERE u.qid = g.qid AND u.every IS NULL AND u.running IS NULL
+            ) <= v_now
             UNION SELECT k.qid FROM task_rules AS k WHERE v_from.tid < 0 AND k.every IS NULL AND k.paused_until <= v_now
         )) ORDER BY t.qid FOR NO KEY UPDATE SKIP LOCKED
     LOOP
@@ -308,7 +317,7 @@ BEGIN
             DELETE FROM tenants AS o WHERE o.tid = ANY (v_idle);
             DELETE FROM lanes AS l WHERE l.lane = ANY (v_lanes) AND l.qid = v_qid
                 AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = ANY (ARRAY[l.lane, l.lane + 1]));
-            PERFORM forget_rules(v_now, v_qid);
+            more := forget_rules(v_now, v_qid) OR more;
         END IF;
     END LOOP;
     IF NOT p_dry THEN
