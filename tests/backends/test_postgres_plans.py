@@ -376,8 +376,41 @@ async def test_what_expired_elsewhere_costs_a_claim_nothing(seen: tuple[Postgres
     assert len((await store.claim(Claim("h", ("mine",), 1, 60_000_000))).jobs) == 1
     assert plans.touched() <= 10
     plans.scans.clear()
-    assert len((await store.claim(Claim("h", ("other",), 1, 60_000_000))).expired) == 1_000
+    expired = [len((await store.claim(Claim("h", ("other",), 1, 60_000_000))).expired) for _ in range(4)]
+    assert expired == [250] * 4
     assert plans.touched() <= 20 * 1_000
+
+
+@pytest.mark.parametrize("queues", [("q",), ("q", "r")])
+async def test_expired_jobs_in_front_are_not_walked_by_every_claim(
+    queues: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bounded number goes at once; a transaction that has them in hand keeps nobody from what lies behind."""
+    schema = f"in_front_{len(queues)}"
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={schema}") as connection:
+        async with explained(schema, monkeypatch) as (store, plans):
+            fill(connection, 5_000)
+            connection.execute("UPDATE ready SET priority = -1, dies_at = 9")
+            await store.insert([_lost(n, "q") for n in range(3)])
+            expired = 0
+            for _ in range(2):
+                plans.scans.clear()
+                claimed = await store.claim(Claim("h", queues, 2, LEASE))
+                expired += len(claimed.expired)
+                assert plans.touched() <= 12 * 250
+                assert (claimed.jobs, claimed.next_in) == ([], 0)
+            with connection.transaction():
+                connection.execute("SELECT 1 FROM ready WHERE dies_at = 9 FOR UPDATE")
+                plans.scans.clear()
+                claimed = await store.claim(Claim("h", queues, 2, LEASE))
+                assert (len(claimed.jobs), len(claimed.expired)) == (2, 0)
+            jobs = 2
+            while claimed.next_in == 0 or claimed.jobs:
+                claimed = await store.claim(Claim("h", queues, 2, LEASE))
+                expired += len(claimed.expired)
+                jobs += len(claimed.jobs)
+            assert (jobs, expired) == (3, 5_000)
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
 
 
 @pytest.mark.parametrize("governed", [False, True])

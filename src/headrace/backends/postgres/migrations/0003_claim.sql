@@ -466,11 +466,14 @@ BEGIN
 END $$;
 
 -- Whether a claim passed over a job on its last chance: ``passed_over`` of its answer.
-CREATE FUNCTION passed_upto(p_now bigint, p_qids integer[], p_upto spot, p_bound integer, p_holder text, p_lease_for bigint) RETURNS integer
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION passed_upto(
+    p_now bigint, p_qids integer[], p_left integer, p_bound integer, p_max_bytes bigint, p_want smallint, p_holder text, p_lease_for bigint
+) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_upto CONSTANT spot := looked_upto(p_now + p_lease_for, p_qids, p_left, p_max_bytes, p_want);
 BEGIN
     PERFORM 1 FROM ready AS y  -- ready_lost
-    WHERE coalesce(y.lane, y.qid) = ANY (p_qids) AND (y.priority, y.run_at, y.id) <= (p_upto.priority, p_upto.run_at, p_upto.id)
+    WHERE coalesce(y.lane, y.qid) = ANY (p_qids) AND (y.priority, y.run_at, y.id) <= (v_upto.priority, v_upto.run_at, v_upto.id)
         AND y.run_at <= p_now AND y.lost > 0 AND y.lost + 0 >= p_bound AND (y.dies_at IS NULL OR y.dies_at > p_now) LIMIT 1;
     IF FOUND THEN
         RETURN choose_plain(p_now, p_qids, p_bound, p_holder, p_lease_for);
@@ -479,15 +482,73 @@ BEGIN
 END $$;
 
 -- The places of expired jobs that a claim has passed over.
-CREATE FUNCTION doomed_upto(p_now bigint, p_qids integer[], p_upto spot) RETURNS tid[]
+CREATE FUNCTION doomed_upto(p_now bigint, p_qids integer[], p_until bigint, p_left integer, p_max_bytes bigint, p_want smallint) RETURNS tid[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_upto CONSTANT spot := looked_upto(p_until, p_qids, p_left, p_max_bytes, p_want);
 BEGIN
     RETURN ARRAY(  -- ready_doomed
         SELECT d.place FROM unnest(p_qids) AS q (qid) CROSS JOIN LATERAL (
             SELECT y.ctid AS place, y.priority, y.run_at, y.id FROM ready AS y
             WHERE coalesce(y.lane, y.qid) = q.qid AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= p_now ORDER BY y.dies_at + 0 LIMIT 1000
-        ) AS d WHERE (d.priority, d.run_at, d.id) <= (p_upto.priority, p_upto.run_at, p_upto.id) LIMIT 1000
+        ) AS d WHERE (d.priority, d.run_at, d.id) <= (v_upto.priority, v_upto.run_at, v_upto.id) LIMIT 1000
     );
+END $$;
+
+-- The places of expired jobs in front of a queue, if they are so many that a claim had better not walk over them. Some
+-- that nobody has locked.
+CREATE FUNCTION doomed_in_front(p_now bigint, p_qid integer, p_mark spot, p_most integer) RETURNS tid[]
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c_many CONSTANT integer := 250;
+    c_seen CONSTANT integer := 100000;
+    v_window integer := p_most + c_many;
+    v_front tid[];
+    v_places tid[] := '{}';
+BEGIN
+    WHILE v_places = '{}' AND v_window < c_seen LOOP
+        v_front := ARRAY(  -- ready_line
+            SELECT x.place FROM (
+                SELECT y.ctid AS place, y.dies_at FROM ready AS y
+                WHERE y.qid = p_qid AND y.lane IS NULL AND (y.priority, y.run_at, y.id) > (p_mark.priority, p_mark.run_at, p_mark.id)
+                ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT v_window
+            ) AS x WHERE x.dies_at <= p_now
+        );
+        EXIT WHEN cardinality(v_front) < v_window - p_most;
+        v_places := ARRAY(
+            SELECT y.ctid FROM ready AS y WHERE y.ctid = ANY (v_front) AND y.dies_at <= p_now LIMIT c_many FOR UPDATE SKIP LOCKED
+        );
+        v_window := 4 * v_window;
+    END LOOP;
+    RETURN v_places;
+END $$;
+
+-- Cancel a bounded number of expired jobs in front of these queues, if they are many. Then the claim is over, and
+-- another one is to follow at once: its last row ends the answer, which is empty otherwise.
+CREATE FUNCTION clear_fronts(p_now bigint, p_qids integer[], p_marks spot[], p_most integer) RETURNS SETOF answer
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c_many CONSTANT integer := 250;
+    v_first CONSTANT spot := first_spot();
+    v_places tid[] := '{}';
+    r record;
+BEGIN
+    FOR r IN  -- ready_doomed
+        SELECT q.qid, (coalesce(q.priority, v_first.priority), coalesce(q.run_at, v_first.run_at), coalesce(q.id, v_first.id))::spot AS mark
+        FROM unnest(p_qids, p_marks) AS q (qid, priority, run_at, id) WHERE c_many = (
+            SELECT count(*) FROM (
+                SELECT 1 FROM ready AS y
+                WHERE coalesce(y.lane, y.qid) = q.qid AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= p_now LIMIT c_many
+            ) AS few
+        )
+    LOOP
+        v_places := v_places || doomed_in_front(p_now, r.qid, r.mark, p_most);
+        EXIT WHEN v_places <> '{}';
+    END LOOP;
+    RETURN QUERY SELECT * FROM expire(p_now, v_places);
+    IF FOUND THEN
+        RETURN NEXT last_row(0, 0, 0, NULL, NULL, NULL);
+    END IF;
 END $$;
 
 -- Call the groups of these queues that wait to be looked at. False: somebody has locked some of them.
@@ -554,7 +615,6 @@ DECLARE
     v_places tid[];
     v_left integer := greatest(p_limit, 0);
     v_got integer;
-    v_upto spot;
     v_passed integer := 0;
     v_next bigint;
     v_walked bigint := walked();
@@ -587,6 +647,10 @@ BEGIN
     IF p_mark_queues IS NOT NULL THEN
         v_marks := marks_of(s.names, p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids);
         v_mark := v_marks[1];
+    END IF;
+    IF s.dying AND v_left > 0 THEN
+        RETURN QUERY SELECT * FROM clear_fronts(v_now, s.qids, v_marks, v_left);
+        IF FOUND THEN RETURN; END IF;
     END IF;
     IF (s.waiting OR s.ripe OR s.looks) AND v_left > 0 THEN
         v_qid := CASE WHEN cardinality(s.qids) = 1 THEN s.qids[1] END;
@@ -635,13 +699,12 @@ BEGIN
         GET DIAGNOSTICS v_got = ROW_COUNT;
         v_left := v_left - v_got;
         IF s.dying THEN
-            v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left, p_max_bytes, p_want);
-            RETURN QUERY SELECT * FROM expire(v_now, doomed_upto(v_now, s.qids, v_upto));
-            v_more := v_more OR doomed_upto(v_now, s.qids, v_upto) <> '{}';  -- somebody has them in hand, and may let go
+            RETURN QUERY SELECT * FROM expire(v_now, doomed_upto(v_now, s.qids, v_now + p_lease_for, v_left, p_max_bytes, p_want));
+            -- Somebody has them in hand, and may let go.
+            v_more := v_more OR doomed_upto(v_now, s.qids, v_now + p_lease_for, v_left, p_max_bytes, p_want) <> '{}';
         END IF;
         IF s.suspects THEN
-            v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left, p_max_bytes, p_want);
-            v_passed := passed_upto(v_now, s.qids, v_upto, v_bound, p_holder, p_lease_for);
+            v_passed := passed_upto(v_now, s.qids, v_left, v_bound, p_max_bytes, p_want, p_holder, p_lease_for);
         END IF;
     END IF;
     v_next := CASE
