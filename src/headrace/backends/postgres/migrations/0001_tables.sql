@@ -304,7 +304,7 @@ CREATE TABLE absence (
 -- How many jobs of a queue are in which state, and how many bytes of them have ended. Each transaction adds a row per
 -- queue, so no two wait for each other over a counter; ``fold_deltas`` adds the rows up into ``totals``. State 6:
 -- ticks. State 7: keys that outlive their jobs. FAILED jobs are counted by tenant too, and added up into ``shares``. The
--- number 0, which no queue has, counts for the whole store in ``totals``.
+-- number -1, which no queue has, counts for the whole store in ``totals``.
 CREATE TABLE deltas (
     qid integer NOT NULL,
     state smallint NOT NULL,
@@ -319,11 +319,6 @@ CREATE TABLE totals (
     bytes bigint NOT NULL,
     CONSTRAINT totals_pkey PRIMARY KEY (qid, state)
 ) WITH (fillfactor = 50);
--- One row: the page of ``deltas`` where the next ``fold_deltas`` goes on.
-CREATE TABLE folding (
-    page bigint NOT NULL
-) WITH (fillfactor = 50);
-INSERT INTO folding (page) VALUES (0);
 CREATE TABLE shares (
     tenant text NOT NULL CONSTRAINT shares_pkey PRIMARY KEY,
     jobs bigint NOT NULL,
@@ -334,10 +329,10 @@ CREATE INDEX shares_bytes ON shares (bytes);
 
 -- The counters of queues, and of the store, added up or not; and the jobs of each queue by state.
 CREATE VIEW counts AS
-SELECT t.qid, t.state, t.jobs, t.bytes FROM totals AS t WHERE t.qid <> 0
+SELECT t.qid, t.state, t.jobs, t.bytes FROM totals AS t WHERE t.qid <> -1
 UNION ALL SELECT d.qid, d.state, d.jobs, d.bytes FROM deltas AS d;
 CREATE VIEW store_counts AS
-SELECT t.state, t.jobs, t.bytes FROM totals AS t WHERE t.qid = 0 UNION ALL SELECT d.state, d.jobs, d.bytes FROM deltas AS d;
+SELECT t.state, t.jobs, t.bytes FROM totals AS t WHERE t.qid = -1 UNION ALL SELECT d.state, d.jobs, d.bytes FROM deltas AS d;
 CREATE VIEW queue_counts AS
 SELECT c.qid,
     coalesce(sum(c.jobs) FILTER (WHERE c.state = 0), 0)::bigint AS available,

@@ -236,8 +236,9 @@ BEGIN
     DELETE FROM asks AS a WHERE a.id = ANY (v_over) AND (a.id = ANY (v_mine) OR a.id <> ALL (v_wait));  -- asks_id
 END $$;
 
--- Add up a bounded number of ``deltas``, and note which queues were used. One transaction does this at a time. Goes on
--- where the last one stopped: what was deleted before is not walked again. False: there are more, or another is doing it.
+-- Add up a bounded number of ``deltas``, and note which queues were used. One transaction does this at a time. It
+-- begins anywhere: if there are very many, it would else walk over what the last ones deleted. False: there are more,
+-- or another is doing it.
 CREATE FUNCTION fold_deltas() RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     c_most CONSTANT bigint := 20000;
@@ -245,7 +246,7 @@ DECLARE
     c_pages CONSTANT bigint := 2000;
     v_now CONSTANT bigint := now_us();
     v_pages CONSTANT bigint := pg_relation_size('deltas') / current_setting('block_size')::bigint;
-    v_page bigint;
+    v_page bigint := CASE WHEN v_pages > c_pages THEN floor(random() * v_pages) ELSE 0 END;
     v_seen bigint := 0;
     v_found bigint := 0;
     v_some bigint;
@@ -253,7 +254,6 @@ BEGIN
     IF NOT try_lock('deltas') THEN
         RETURN false;
     END IF;
-    v_page := (SELECT CASE WHEN f.page < v_pages THEN f.page ELSE 0 END FROM folding AS f);
     WHILE v_seen < v_pages AND v_seen < c_pages AND v_found < c_most LOOP
         WITH gone AS (  -- by place in the heap
             DELETE FROM deltas AS d
@@ -267,8 +267,8 @@ BEGIN
             ON CONFLICT ON CONSTRAINT shares_pkey DO UPDATE SET jobs = s.jobs + excluded.jobs, bytes = s.bytes + excluded.bytes
         ), summed AS (
             INSERT INTO totals AS t (qid, state, jobs, bytes)
-            SELECT coalesce(g.qid, 0), g.state, sum(g.jobs), sum(g.bytes) FROM gone AS g GROUP BY GROUPING SETS ((g.qid, g.state), (g.state))
-            ORDER BY 1, 2
+            SELECT coalesce(g.qid, -1), g.state, sum(g.jobs), sum(g.bytes) FROM gone AS g
+            GROUP BY GROUPING SETS ((g.qid, g.state), (g.state)) ORDER BY 1, 2
             ON CONFLICT ON CONSTRAINT totals_pkey DO UPDATE SET jobs = t.jobs + excluded.jobs, bytes = t.bytes + excluded.bytes
         )
         SELECT count(*) INTO v_some FROM gone AS g;
@@ -276,7 +276,6 @@ BEGIN
         v_seen := v_seen + c_step;
         v_page := CASE WHEN v_page + c_step < v_pages THEN v_page + c_step ELSE 0 END;
     END LOOP;
-    UPDATE folding AS f SET page = v_page WHERE f.page <> v_page;
     DELETE FROM shares AS s WHERE s.jobs = 0;  -- shares_jobs
     RETURN v_seen >= v_pages;
 END $$;

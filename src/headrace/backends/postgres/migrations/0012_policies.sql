@@ -7,7 +7,7 @@ BEGIN
         SELECT coalesce(sum(d.jobs) FILTER (WHERE d.state IN (0, 2) AND (p_qid IS NULL OR d.qid = p_qid)), 0) AS jobs,
             count(*) AS deltas
         FROM deltas AS d
-    ) AS d LEFT JOIN totals AS t ON t.state IN (0, 2) AND t.qid = coalesce(p_qid, 0)  -- totals_pkey
+    ) AS d LEFT JOIN totals AS t ON t.state IN (0, 2) AND t.qid = coalesce(p_qid, -1)  -- totals_pkey
     GROUP BY d.jobs, d.deltas;
 END $$;
 
