@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, date, datetime
 from random import Random
@@ -10,6 +11,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from headrace.backends.postgres import PostgresBackend
 from headrace.core.clock import ManualClock
@@ -559,16 +561,35 @@ async def test_a_claim_locks_the_days_of_its_jobs_and_no_others(
     assert not {name for name in locked[1] if name.startswith("ended")}
 
 
-async def locks_of_a_claim(store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
+async def test_a_claim_of_many_locks_no_day_between_theirs(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """As where a job that was delayed for a month comes with new ones."""
+    connection.execute(
+        "SELECT make_day(day::date) FROM generate_series(date '2026-03-02', '2026-04-01', '1 day') AS day"
+    )
+    late = _NOON + 30 * _DAY
+    for few, many in ((20, 100), (60, 60)):
+        for n in range(7):
+            rows = [Row(id=id_of(1_000 * many + 200 * n + i), queue="q", task="t", cells={}) for i in range(few)]
+            rows += [Row(id=id_of(1_000 * many + 200 * n + i, late), queue="q", task="t", cells={}) for i in range(many)]
+            await store.insert([replace(one, priority=n) for one in rows], _NOON)
+        locked = await locks_of_a_claim(store, connection, few + many)
+        assert {name for name in locked if re.fullmatch(r"jobs_\d+", name)} == {"jobs_20260301", "jobs_20260331"}
+
+
+async def locks_of_a_claim(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]], limit: int = 2
+) -> list[str]:
     """Which tables and indexes a claim has locked when plans are kept."""
     claim = (
-        "SELECT id FROM claim_v1(%s, 'h', '{q}', 2, 1000000, 15::smallint, NULL, 1000000, true) WHERE walked IS NULL"
+        "SELECT id FROM claim_v1(%s, 'h', '{q}', %s, 1000000, 15::smallint, NULL, 1000000, true) WHERE walked IS NULL"
     )
     with psycopg.connect(server().url(), options="-c search_path=days") as claiming:
         for _ in range(6):
-            assert len(claiming.execute(claim, (_NOON,)).fetchall()) == 2
+            assert len(claiming.execute(claim, (_NOON, limit)).fetchall()) == limit
             claiming.commit()
-        claiming.execute(claim, (_NOON,))
+        claiming.execute(claim, (_NOON, limit))
         found = connection.execute(
             "SELECT DISTINCT relation::regclass::text FROM pg_locks"
             " WHERE locktype = 'relation' AND pid = %s ORDER BY 1",

@@ -55,25 +55,46 @@ CREATE FUNCTION unplanned(p_plan integer, p_tick integer, p_outcome integer) RET
     SELECT noticed((NULL, NULL, NULL, NULL, (p_plan, p_tick, p_outcome)::planned_row)::notice)
 $$;
 
+-- The day (UTC) on which a job with this id was made, as a number; with ids of other kinds, the last day before or the
+-- first after all days.
+CREATE FUNCTION day_of_id(p_id uuid) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT least(greatest(
+        ('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 86400000, date '2024-12-31' - date '1970-01-01'
+    ), date '2100-01-01' - date '1970-01-01')::integer
+$$;
+
 -- The rows of ``jobs``, for claims. Planned for these ids each time, so that it locks only their days: a cached plan
 -- locks all days, and then claims and the duty that makes or drops days would wait for each other. The planner walks
--- through ids that it is given; of many it gets the ends alone, which name the days. The claim joins by hashing its own
--- rows, which are narrow and, as ROWS tells the planner, few.
+-- through ids that it is given; of many of a day it gets the ends alone, which name the day. The claim joins by hashing
+-- its own rows, which are narrow and, as ROWS tells the planner, few.
 CREATE FUNCTION contents(p_ids uuid[]) RETURNS SETOF jobs LANGUAGE plpgsql VOLATILE ROWS 1000000
 SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
+    c_few CONSTANT integer := 50;
     v_first uuid;
     v_last uuid;
+    r record;
 BEGIN
-    IF cardinality(p_ids) < 50 THEN
+    IF cardinality(p_ids) < c_few THEN
         RETURN QUERY SELECT j.* FROM jobs AS j WHERE j.id = ANY (p_ids);  -- jobs_pkey
         RETURN;
     END IF;
     p_ids := ARRAY(SELECT n FROM unnest(p_ids) AS n ORDER BY n);
     v_first := p_ids[1];
     v_last := p_ids[cardinality(p_ids)];
-    RETURN QUERY  -- jobs_pkey
-    SELECT j.* FROM jobs AS j WHERE j.id BETWEEN v_first AND v_last AND j.id = ANY (ARRAY(SELECT unnest(p_ids)));
+    IF day_of_id(v_first) = day_of_id(v_last) THEN
+        RETURN QUERY  -- jobs_pkey
+        SELECT j.* FROM jobs AS j WHERE j.id BETWEEN v_first AND v_last AND j.id = ANY (ARRAY(SELECT unnest(p_ids)));
+        RETURN;
+    END IF;
+    FOR r IN  -- days of many, and the others together
+        SELECT array_agg(n.id) AS ids FROM (
+            SELECT d.id, d.day, row_number() OVER (ORDER BY d.id) AS place, count(*) OVER (PARTITION BY d.day) >= c_few AS many
+            FROM (SELECT m.id, day_of_id(m.id) AS day FROM unnest(p_ids) AS m (id)) AS d
+        ) AS n GROUP BY n.many, CASE WHEN n.many THEN n.day ELSE n.place / (c_few - 1) END
+    LOOP
+        RETURN QUERY SELECT j.* FROM contents(r.ids) AS j;
+    END LOOP;
 END $$;
 
 -- The tenants of these jobs, in order. Planned each time, as above.
