@@ -11,7 +11,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from msgspec.structs import replace
 
 from headrace.backends.postgres import PostgresBackend
 from headrace.core.clock import ManualClock
@@ -571,9 +570,9 @@ async def test_a_claim_of_many_locks_no_day_between_theirs(
     late = _NOON + 30 * _DAY
     for few, many in ((20, 100), (60, 60)):
         for n in range(7):
-            rows = [Row(id=id_of(1_000 * many + 200 * n + i), queue="q", task="t", cells={}) for i in range(few)]
-            rows += [Row(id=id_of(1_000 * many + 200 * n + i, late), queue="q", task="t", cells={}) for i in range(many)]
-            await store.insert([replace(one, priority=n) for one in rows], _NOON)
+            ids = [id_of(1_000 * many + 200 * n + i) for i in range(few)]
+            ids += [id_of(1_000 * many + 200 * n + i, late) for i in range(many)]
+            await store.insert([Row(id=one, queue="q", task="t", cells={}, priority=n) for one in ids], _NOON)
         locked = await locks_of_a_claim(store, connection, few + many)
         assert {name for name in locked if re.fullmatch(r"jobs_\d+", name)} == {"jobs_20260301", "jobs_20260331"}
 

@@ -11,7 +11,7 @@ from headrace import App, NewJob, PolicyInfo
 from headrace.core.events import EventKind
 from headrace.errors import ConfigError, InvalidJob
 from headrace.limits.tenant_pauses import EXCEPTIONS
-from headrace.seam.policy import Rate
+from headrace.seam.policy import QueuePause, Rate
 from tests.facades.harness import Events, Gate, Store, within, working
 
 
@@ -173,6 +173,23 @@ async def test_a_rule_that_cannot_be(memory: Store, rules: dict[str, Any], words
         await app.policies.set("mail", **rules)
     assert all(word in str(raised.value) for word in words), str(raised.value)
     assert await app.policies.list() == []
+
+
+async def test_every_claim_looks_at_few_tasks(store: Store) -> None:
+    """At most a thousand have a rate, and at most a thousand are paused."""
+    async with store.app() as app:
+        with pytest.raises(ConfigError, match=r"at most 1,000 tasks.*got 1,001"):
+            await app.policies.set("mail", task_rates={f"t{n}": "1/s" for n in range(1_001)})
+        await app.policies.set("mail", task_rates={f"t{n}": "1/s" for n in range(1_000)})
+        policies = (await app.client.backend()).policies
+        assert policies is not None
+        for n in range(1_000):
+            await policies.pause(QueuePause("mail", task=f"u{n}"))
+        with pytest.raises(ConfigError, match="1,000 tasks of it are paused already"):
+            await app.policies.pause("mail", task="one more")
+        await app.policies.pause("mail", task="u7", lasts="1h")
+        await app.policies.resume("mail", task="u8")
+        await app.policies.pause("mail", task="one more")
 
 
 async def test_a_pause_of_no_length_is_refused(memory: Store) -> None:

@@ -9,10 +9,11 @@ from headrace.core import validation
 from headrace.core.events import Event, EventKind
 from headrace.core.names import check_name
 from headrace.errors import ConfigError, InvalidJob
-from headrace.limits.rates import check_lasts
+from headrace.limits.rates import MOST_TASKS, check_lasts
 from headrace.limits.tenant_pauses import TenantPauses
 from headrace.seam import records as r
 from headrace.seam.policy import QueuePause
+from headrace.seam.protocol import PolicyStore
 from headrace.text import shown
 from headrace.types import Duration, JobState
 
@@ -91,6 +92,18 @@ class ClientChanges(ClientReading):
         policies = self._backend.policies
         if policies is None:
             raise ConfigError("this store keeps no policies of queues, so it cannot pause one")
+        if task is not None and paused:
+            await self._check_pauses(policies, queue, task)
         if tenant is not None and not paused:
             await TenantPauses(self._backend, self.clock).spare(tenant, queue)
         await self._patience.repeat(lambda: policies.pause(pause, self.clock.stamp()))
+
+    async def _check_pauses(self, policies: PolicyStore, queue: str, task: str) -> None:
+        """Refuse a pause if as many tasks are paused as may be."""
+        found = await self._patience.repeat(lambda: policies.find([queue], self.clock.stamp()))
+        tasks = found[0].paused_tasks if found else {}
+        if len(tasks) >= MOST_TASKS and task not in tasks:
+            raise ConfigError(
+                f"cannot pause task {shown(task)} in queue {shown(queue)}: {len(tasks):,} tasks of it are paused"
+                " already, and every claim looks at all of them; pause the queue, or resume some"
+            )

@@ -121,9 +121,18 @@ def check_lasts(given: Duration | None) -> int | None:
     return length
 
 
+MOST_TASKS = 1_000
+"""Tasks of a queue that have a rate, and that are paused; each."""
+
+
 def _rates(given: object, what: str) -> dict[str, Rate]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"{what}: expected a mapping of tasks to rates, got {shown(given)}")
+    if len(given) > MOST_TASKS:
+        raise ConfigError(
+            f"{what}: expected rates of at most {MOST_TASKS:,} tasks, as every claim looks at all of them,"
+            f" got {len(given):,}"
+        )
     return {check_name(task, f"{what}: task"): parse_rate(rate, f"{what}: {task}") for task, rate in given.items()}
 
 
