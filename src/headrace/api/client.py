@@ -137,22 +137,14 @@ class Client(JobCalls, ClientEnqueue, ClientChanges):
         if self._loop is None:
             raise ConfigError("open the client before starting a worker")
         return Worker(
-            self._backend,
+            self._exchange(queues, settings or self.settings),
             handlers,
-            queues,
-            settings or self.settings,
-            self.packer,
-            clock=self.clock,
-            rng=self._rng,
-            observers=self.observers,
-            heartbeat_thread=self._heartbeat_thread,
             intervals=intervals,
             trackers=trackers,
             guest=self.guest,
             strays=strays,
             helper=self.helper,
             helped=self.helped,
-            stowage=self._stowage,
         )
 
     def pull(
@@ -178,22 +170,25 @@ class Client(JobCalls, ClientEnqueue, ClientChanges):
         async def start() -> Exchange:
             await self.open()
             self._pulls.add(pull)
-            return Exchange(
-                self._backend,
-                names,
-                replace(self.settings, worker=settings),
-                self.packer,
-                clock=self.clock,
-                rng=self._rng,
-                observers=self.observers,
-                heartbeat_thread=self._heartbeat_thread,
-                stowage=self._stowage,
-            )
+            return self._exchange(names, replace(self.settings, worker=settings))
 
         if want is not None:
             want = frozenset([want] if isinstance(want, str) else want)
         pull = Pull(start, batch=batch, want=want, guest=self.guest or not upkeep, patience=self._patience.seconds)
         return pull
+
+    def _exchange(self, queues: Sequence[str], settings: Settings) -> Exchange:
+        return Exchange(
+            self._backend,
+            queues,
+            settings,
+            self.packer,
+            clock=self.clock,
+            rng=self._rng,
+            observers=self.observers,
+            heartbeat_thread=self._heartbeat_thread,
+            stowage=self._stowage,
+        )
 
 
 def _no_answer(seconds: float | None, at_gate: list[Admission]) -> str:

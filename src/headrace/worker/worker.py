@@ -5,21 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from random import Random
 from typing import Any
 
-from headrace.core.clock import Clock
-from headrace.core.config import Settings
 from headrace.core.durations import micros
-from headrace.core.events import Event, EventKind, Observers
+from headrace.core.events import Event, EventKind
 from headrace.errors import Unavailable
-from headrace.payloads.pack import Packer
-from headrace.payloads.stowage import Stowage
 from headrace.schedules.planner import IntervalFunction
-from headrace.seam.protocol import Backend
 from headrace.seam.records import Settlement
 from headrace.tracking.planner import MakeRow
 from headrace.worker.attempt import Attempts
@@ -48,44 +42,26 @@ class Worker:
 
     def __init__(
         self,
-        backend: Backend,
+        exchange: Exchange,
         handlers: Mapping[str, Handler],
-        queues: Sequence[str],
-        settings: Settings,
-        packer: Packer,
         *,
-        clock: Clock,
-        rng: Random,
-        observers: Observers,
-        heartbeat_thread: bool = True,
         intervals: Mapping[str, IntervalFunction] | None = None,
         trackers: Mapping[str, MakeRow] | None = None,
         guest: bool = False,
         strays: Strays | None = None,
         helper: Helper | None = None,
         helped: Helped | None = None,
-        stowage: Stowage | None = None,
     ) -> None:
-        self._exchange = exchange = Exchange(
-            backend,
-            queues,
-            settings,
-            packer,
-            clock=clock,
-            rng=rng,
-            observers=observers,
-            heartbeat_thread=heartbeat_thread,
-            stowage=stowage,
-        )
+        self._exchange = exchange
         self.name = exchange.name
-        self._settings = settings
-        self._observers = observers
+        self._settings = settings = exchange.settings
+        self._observers = observers = exchange.observers
         self._guest = guest
         """Whether it leaves the duties to other workers."""
         self._stop = asyncio.Event()
         self._burst = False
         slots, bell = settings.worker.concurrency, exchange.bell
-        attempts = self._make_attempts(handlers, packer)
+        attempts = self._make_attempts(handlers)
         self._runner = Runner(
             attempts, exchange.leases, exchange.settler, slots=slots, last_chance=exchange.last_chance, bell=bell
         )
@@ -106,12 +82,12 @@ class Worker:
         self._trips = exchange.trips
         self._duties = Duties(exchange, retention, guest=guest, intervals=intervals, trackers=trackers)
 
-    def _make_attempts(self, handlers: Mapping[str, Handler], packer: Packer) -> Attempts:
+    def _make_attempts(self, handlers: Mapping[str, Handler]) -> Attempts:
         exchange = self._exchange
         return Attempts(
             handlers,
             exchange.judge,
-            packer,
+            exchange.packer,
             exchange.settler,
             exchange.leases.entrusted,
             exchange.observers,

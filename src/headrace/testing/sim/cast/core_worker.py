@@ -16,6 +16,7 @@ from headrace.testing.sim.cast.planning import PLANNER
 from headrace.testing.sim.cast.seat import Duty, Seat
 from headrace.testing.sim.script import TASKS, Act
 from headrace.types import Again, Done, Fail, JobState, Outcome, Patch, Retry, Sections
+from headrace.worker.exchange import Exchange
 from headrace.worker.handler import Handler
 from headrace.worker.job import Job
 from headrace.worker.retry import exponential
@@ -25,9 +26,8 @@ from headrace.worker.worker import Worker
 async def core_worker(seat: Seat) -> None:
     """``headrace.worker.worker.Worker``, its heartbeat on the same loop, until the seat says stop."""
     packer = Packer(PayloadSettings(), seat.backend.limits, IdMaker(seat.clock, seat.rng))
-    worker = Worker(
+    exchange = Exchange(
         seat.backend,
-        {task: _handler(task, seat) for task in TASKS},
         seat.duty.queues,
         settings_for(seat.duty, seat.node.name),
         packer,
@@ -36,6 +36,7 @@ async def core_worker(seat: Seat) -> None:
         observers=Observers(),
         heartbeat_thread=False,
     )
+    worker = Worker(exchange, {task: _handler(task, seat) for task in TASKS})
     async with asyncio.TaskGroup() as group:
         stopping = group.create_task(_stop(seat, worker))
         await worker.run()
