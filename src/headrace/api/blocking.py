@@ -61,15 +61,20 @@ class Blocking:
                 return doors.call(work)
         return self._do(client, call, instead, brief=brief)
 
+    def _on(
+        self,
+        client: Client,
+        work: Callable[[Client], Coroutine[Any, Any, R]],
+        instead: str,
+        *,
+        brief: bool = False,
+    ) -> R:
+        """The same for ``work`` that a door and the client on its loop do alike."""
+        return self._try(client, work, lambda: work(client.here), instead, brief=brief)
+
     def _insert(self, owner: Owner[Client], job: NewJob, instead: str) -> Inserted:
         """Store a job."""
-        return self._try(
-            owner.client,
-            lambda door: door.enqueue(job),
-            lambda: owner.client.enqueue(job),
-            instead,
-            brief=True,
-        )
+        return self._on(owner.client, lambda client: client.enqueue(job), instead, brief=True)
 
     def _loop_of(self, client: Client, instead: str, brief: bool) -> AbstractEventLoop | None:
         """The loop that has the client open; None: the one in the background is to be used."""

@@ -157,10 +157,6 @@ class Door(Client):
         except HeadraceError:
             return False
 
-    async def cancel_now(self, job_id: AnyId | r.JobKey) -> JobState:
-        """``cancel``, where no loop runs."""
-        return await self._alter_one(job_id, r.Cancel())
-
     async def result_now(self, job_id: AnyId, serde_of: Callable[[r.Record], Serde[T]]) -> T:
         """The result of a job that has completed. For any other, somebody has to wait, or to tell why it failed."""
         record = await self.fetch(job_id, _RESULT)

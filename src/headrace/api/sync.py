@@ -15,7 +15,7 @@ from headrace.api.background import let_go
 from headrace.api.batch import BatchTask
 from headrace.api.blocking import Blocking
 from headrace.api.client import AnyId, Client
-from headrace.api.direct import close_doors
+from headrace.api.direct import Door, close_doors
 from headrace.api.info import JobInfo
 from headrace.api.loop_guard import no_loop
 from headrace.api.options import JobOptions
@@ -25,8 +25,8 @@ from headrace.api.sync_handle import SyncHandle
 from headrace.api.task import Task
 from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob
-from headrace.payloads.offload import wrap_here
-from headrace.seam.records import JobKey
+from headrace.payloads.offload import wrap, wrap_here
+from headrace.seam.records import Cancel, JobKey
 from headrace.text import shown
 from headrace.types import Duration, JobState, NewJob, QueueOptions
 
@@ -138,13 +138,7 @@ class SyncApp(_Face):
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[SyncHandle[Any]]:
         """Store many jobs in as few trips as possible."""
         given = self._client.packer.with_ids(check_jobs(jobs))
-        answers = self._try(
-            self._client,
-            lambda door: door.insert(given),
-            lambda: self._client.insert(given),
-            "app.enqueue_many(…)",
-            brief=True,
-        )
+        answers = self._on(self._client, lambda client: client.insert(given), "app.enqueue_many(…)", brief=True)
         return [SyncHandle(self, handle) for handle in self.app.handles(given, answers)]
 
     def enqueue_named(self, task: str, args: dict[str, Any], **options: Unpack[JobOptions]) -> SyncHandle[Any]:
@@ -184,7 +178,7 @@ class SyncApp(_Face):
 
     def get(self, job_id: AnyId | JobKey) -> JobInfo:
         """As ``App.get``."""
-        return self._try(self._client, lambda door: door.get(job_id), lambda: self.app.get(job_id), "app.get(…)")
+        return self._on(self._client, lambda client: client.get(job_id), "app.get(…)")
 
     def wait(self, job_id: AnyId, timeout: Duration | None = "30s") -> Any:
         """As ``App.wait``."""
@@ -198,8 +192,7 @@ class SyncApp(_Face):
 
     def cancel(self, job_id: AnyId | JobKey) -> JobState:
         """As ``App.cancel``."""
-        cancel = partial(App.cancel, self.app, job_id)
-        return self._try(self._client, lambda door: door.cancel_now(job_id), cancel, "app.cancel(…)")
+        return self._on(self._client, lambda client: client._alter_one(job_id, Cancel()), "app.cancel(…)")
 
     why = _blocking(App.why)
     reschedule = _blocking(App.reschedule)
@@ -238,13 +231,12 @@ class SyncQueue(_Face, Generic[PayloadT, R]):
 
     def enqueue(self, id: str, payload: PayloadT, **options: Unpack[QueueOptions]) -> Queued | Duplicate | Completed[R]:
         """As ``Queue.enqueue``."""
-        return self._try(
-            self._client,
-            lambda door: self.queue.enqueue_on(door, id, payload, options, wrap_here),
-            partial(self.queue.enqueue, id, payload, **options),
-            "queue.enqueue(…)",
-            brief=True,
-        )
+
+        def work(client: Client) -> Coroutine[Any, Any, Queued | Duplicate | Completed[R]]:
+            how = wrap_here if isinstance(client, Door) else wrap
+            return self.queue.enqueue_on(client, id, payload, options, how)
+
+        return self._on(self._client, work, "queue.enqueue(…)", brief=True)
 
     def enqueue_and_wait(
         self, id: str, payload: PayloadT, *, timeout: Duration | None = "30s", **options: Unpack[QueueOptions]
@@ -255,30 +247,15 @@ class SyncQueue(_Face, Generic[PayloadT, R]):
 
     def cancel(self, id: str) -> str:
         """As ``Queue.cancel``."""
-        return self._try(
-            self._client,
-            lambda door: self.queue.cancel_on(door, id),
-            partial(self.queue.cancel, id),
-            "queue.cancel(…)",
-        )
+        return self._on(self._client, lambda client: self.queue.cancel_on(client, id), "queue.cancel(…)")
 
     def status(self, id: str) -> JobStatus[R] | None:
         """As ``Queue.status``."""
-        return self._try(
-            self._client,
-            lambda door: self.queue.status_on(door, id),
-            partial(self.queue.status, id),
-            "queue.status(…)",
-        )
+        return self._on(self._client, lambda client: self.queue.status_on(client, id), "queue.status(…)")
 
     def result(self, id: str, default: R | None = None) -> R | None:
         """As ``Queue.result``."""
-        return self._try(
-            self._client,
-            lambda door: self.queue.result_on(door, id, default),
-            partial(self.queue.result, id, default),
-            "queue.result(…)",
-        )
+        return self._on(self._client, lambda client: self.queue.result_on(client, id, default), "queue.result(…)")
 
     def update_result_ttl(self, id: str, result_ttl: Duration) -> str:
         """As ``Queue.update_result_ttl``."""

@@ -11,6 +11,7 @@ from headrace.api.info import JobInfo
 from headrace.api.stream import Part, next_parts
 from headrace.core.progress import Progress
 from headrace.payloads.codec import Serde
+from headrace.seam.records import Cancel
 from headrace.types import Duration, JobState
 
 R = TypeVar("R")
@@ -50,8 +51,8 @@ class SyncHandle(Enqueued, Generic[R]):
 
     def info(self) -> JobInfo:
         """Everything that is known about the job now."""
-        handle, job_id = self._handle, self._inserted.id
-        return self._blocking._try(handle._client, lambda door: door.get(job_id), handle.info, "handle.info()")
+        job_id = self._inserted.id
+        return self._blocking._on(self._handle._client, lambda client: client.get(job_id), "handle.info()")
 
     def progress(self) -> Progress | None:
         """How far the job has come, as its handler last said; None if it does not run or has not said it."""
@@ -71,6 +72,4 @@ class SyncHandle(Enqueued, Generic[R]):
     def cancel(self) -> JobState:
         """Cancel the job, or ask it to stop if it runs. Returns its state. Raises ``JobNotFound``."""
         handle, job_id = self._handle, self._inserted.id
-        return self._blocking._try(
-            handle._client, lambda door: door.cancel_now(job_id), handle.cancel, "handle.cancel()"
-        )
+        return self._blocking._on(handle._client, lambda client: client._alter_one(job_id, Cancel()), "handle.cancel()")
