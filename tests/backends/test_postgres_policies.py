@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.postgres import PostgresBackend
+from headrace.core.driving import drive
 from headrace.seam.policy import STORE, Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
@@ -317,7 +318,7 @@ def bound_insert(connection: psycopg.Connection[Any], store: PostgresBackend, *r
     """Insert in a transaction of the caller's own."""
     joined = store.tx.join(connection)
     assert joined.blocks
-    return [answer.status for answer in joined.insert(rows)]
+    return [answer.status for answer in drive(joined.insert(rows))]
 
 
 async def test_nobody_waits_for_a_transaction_that_brings_jobs_into_turns_and_groups(store: PostgresBackend) -> None:
@@ -346,7 +347,7 @@ async def test_a_job_completed_in_a_transaction_that_lasts_makes_room_when_it_co
     with psycopg.connect(server().url()) as connection:
         joined = store.tx.join(connection)
         assert joined.blocks
-        assert joined.complete(done(job))
+        assert drive(joined.complete(done(job)))
         async with asyncio.timeout(60):
             assert (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs == []
         connection.commit()

@@ -16,6 +16,7 @@ from servers.valkey import Valkey
 from headrace import Streams
 from headrace.api.connection import open_backend
 from headrace.backends.streams import StreamsBackend
+from headrace.core.driving import drive
 from headrace.errors import Unavailable
 from headrace.seam.records import Beat, Claim, Leased, Reap, Settlement
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row
@@ -135,13 +136,13 @@ async def test_a_job_from_the_replaced_one_is_not_completed_in_a_transaction(
     with psycopg.connect(postgres.server().url()) as connection:
         joined = store.tx.join(connection)
         assert joined.blocks
-        assert not joined.complete(done(job))
+        assert not drive(joined.complete(done(job)))
         connection.rollback()
     [again] = await take(newer, LATER, "new")
     with psycopg.connect(postgres.server().url()) as connection:
         joined = newer.tx.join(connection)
         assert joined.blocks
-        assert joined.complete(done(again, "new"))
+        assert drive(joined.complete(done(again, "new")))
 
 
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "asked to"])

@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from headrace import App
+from headrace.core.driving import drive
 from headrace.seam.records import Settlement
 
 ELSEWHERE = "elsewhere"
@@ -148,7 +149,7 @@ class Threaded(Driver):
         return await self._do(lambda: getattr(app.bind(connection), method)(*args, **kwargs))
 
     async def complete(self, app: App, connection: Any, settlement: Settlement) -> bool:
-        return await self._do(lambda: _joined(app, connection).complete(settlement))  # type: ignore[no-any-return]
+        return await self._do(lambda: drive(_joined(app, connection).complete(settlement)))  # type: ignore[no-any-return]
 
 
 def _joined(app: App, connection: Any) -> Any:

@@ -17,6 +17,7 @@ from servers.postgres import BINARIES
 
 from headrace import JobInfo, JobState, NewJob
 from headrace.backends.postgres.hints import channel
+from headrace.core.driving import drive
 from headrace.seam.records import Claim, Row
 from tests.bind.conftest import Shop
 
@@ -154,7 +155,7 @@ async def test_a_row_of_the_client_goes_through_it_unchanged(shop: Shop) -> None
     )  # fmt: skip
     later = Row(UUID(int=8).bytes, "q", "t", {}, delay=123_456_789)
     with psycopg.connect(shop.url) as connection:
-        [one, two] = tx.tx.join(connection).insert([row, later])  # type: ignore[attr-defined]
+        [one, two] = drive(tx.tx.join(connection).insert([row, later]))  # type: ignore[attr-defined]
     assert (one.id, two.id) == (row.id, later.id)
     async with shop.app:
         [found, delayed] = await tx.fetch([row.id, later.id], frozenset({"parameters", "vm_state", "metadata", "blob"}))

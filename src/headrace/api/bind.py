@@ -11,6 +11,7 @@ from headrace.api.client import Client
 from headrace.api.client_enqueue import chunks
 from headrace.api.handle import Handle
 from headrace.api.task import Task
+from headrace.core.driving import drive
 from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob, LeaseLost
 from headrace.limits.gate import Admission
@@ -75,15 +76,7 @@ class Bound:
         """Store many jobs, in as few trips as possible; handles come in the order of the jobs. All are checked before
         the first is sent. Raises ``QueueFull`` when a queue has no room for some, whatever their ``when_full``; the
         others are stored if you commit anyway."""
-        given = check_jobs(jobs)
-        rows = self._binding.rows(given)
-        answers = [one for part in self._binding.parts(rows) for one in self._joined.insert(part)]
-        admission = Admission(given, rows, answers)
-        places = admission.detour()
-        for part in self._binding.parts([admission.rows[i] for i in places]):
-            admission.take(places[: len(part)], self._joined.insert(part))
-            del places[: len(part)]
-        return self._binding.handles(given, admission)
+        return drive(self._binding.store(self._joined, jobs))
 
     def complete(self, job: Job[Any], result: Any = None) -> None:
         """Record in this transaction that the job that runs here is complete with this result. What its handler returns
@@ -91,14 +84,7 @@ class Bound:
 
         Raises ``LeaseLost`` if another worker has the job by now: then this transaction can no longer commit.
         """
-        completion = completing(job)
-        settlement = completion.settle(result)
-        try:
-            if settlement is None or not self._joined.complete(settlement):
-                raise lost(job)
-        except BaseException:
-            completion.disown()
-            raise
+        drive(self._binding.complete(self._joined, job, result))
 
 
 class AsyncBound:
@@ -126,26 +112,11 @@ class AsyncBound:
 
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """See ``Bound.enqueue_many``."""
-        given = check_jobs(jobs)
-        rows = self._binding.rows(given)
-        answers = [one for part in self._binding.parts(rows) for one in await self._joined.insert(part)]
-        admission = Admission(given, rows, answers)
-        places = admission.detour()
-        for part in self._binding.parts([admission.rows[i] for i in places]):
-            admission.take(places[: len(part)], await self._joined.insert(part))
-            del places[: len(part)]
-        return self._binding.handles(given, admission)
+        return await self._binding.store(self._joined, jobs)
 
     async def complete(self, job: Job[Any], result: Any = None) -> None:
         """See ``Bound.complete``."""
-        completion = completing(job)
-        settlement = completion.settle(result)
-        try:
-            if settlement is None or not await self._joined.complete(settlement):
-                raise lost(job)
-        except BaseException:
-            completion.disown()
-            raise
+        await self._binding.complete(self._joined, job, result)
 
     async def positions(self, source: str) -> dict[str, int]:
         """How far a source outside has been read, as stored with the jobs that were made of it."""
@@ -158,7 +129,8 @@ class AsyncBound:
 
 
 class Binding:
-    """What both have in common: jobs become rows, and answers become handles."""
+    """What both have in common: jobs become rows, and answers become handles. On a blocking connection, nothing here
+    waits for a loop: see ``core.driving``."""
 
     def __init__(self, client: Client, tasks: Mapping[str, AnyTask]) -> None:
         self._client = client
@@ -187,22 +159,37 @@ class Binding:
         async with tx.begin() as joined:
             yield AsyncBound(self, joined)
 
-    def rows(self, jobs: list[NewJob]) -> list[Row]:
-        """The rows of these jobs, all of them checked."""
-        return [self._client.packer.pack(job) for job in jobs]
-
-    def parts(self, rows: list[Row]) -> Iterator[list[Row]]:
-        """As many rows at once as the store takes."""
-        return chunks(rows, self._client.limits.max_batch)
-
-    def handles(self, jobs: list[NewJob], admission: Admission) -> list[Handle[Any]]:
-        """A handle on each job, if all are stored."""
+    async def store(self, joined: Joined | AsyncJoined, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
+        """Store jobs in the transaction. All are checked before the first is sent."""
+        given = check_jobs(jobs)
+        rows = [self._client.packer.pack(job) for job in given]
+        answers = [one for part in self._parts(rows) for one in await joined.insert(part)]
+        admission = Admission(given, rows, answers)
+        places = admission.detour()
+        for part in self._parts([admission.rows[i] for i in places]):
+            admission.take(places[: len(part)], await joined.insert(part))
+            del places[: len(part)]
         if admission.refused:
             raise admission.error()
         return [
             Handle(self._client, answer, getattr(self._tasks.get(job.task), "results", _PLAIN))
-            for job, answer in zip(jobs, admission.answers, strict=True)
+            for job, answer in zip(given, admission.answers, strict=True)
         ]
+
+    def _parts(self, rows: list[Row]) -> Iterator[list[Row]]:
+        """As many rows at once as the store takes."""
+        return chunks(rows, self._client.limits.max_batch)
+
+    async def complete(self, joined: Joined | AsyncJoined, job: Job[Any], result: Any) -> None:
+        """Complete in the transaction the job that runs here."""
+        completion = completing(job)
+        settlement = completion.settle(result)
+        try:
+            if settlement is None or not await joined.complete(settlement):
+                raise lost(job)
+        except BaseException:
+            completion.disown()
+            raise
 
 
 def made(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:

@@ -103,15 +103,15 @@ class Tidy(Protocol):
 
 class Joined(Protocol):
     """A transaction of the caller's own, on a blocking connection. What is done here takes effect when the caller
-    commits, and not at all when the caller rolls back."""
+    commits, and not at all when the caller rolls back. Its coroutines never wait: see ``core.driving``."""
 
     @property
     def blocks(self) -> Literal[True]: ...
 
-    def insert(self, rows: Sequence[r.Row]) -> list[r.Inserted]:
+    async def insert(self, rows: Sequence[r.Row]) -> list[r.Inserted]:
         """As ``Backend.insert``; the queues' listeners get their hint when the transaction commits."""
 
-    def complete(self, settlement: r.Settlement) -> bool:
+    async def complete(self, settlement: r.Settlement) -> bool:
         """As ``Backend.finish`` of one COMPLETED settlement. False: fenced off. The transaction can no longer commit
         then, so nothing stays of what the caller wrote for a job that it has lost."""
 

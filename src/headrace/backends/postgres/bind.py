@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, sql
@@ -33,7 +33,6 @@ _REFUSED = "42501"
 
 Send = Callable[[str, str], str]
 AsyncSend = Callable[[str, str], Awaitable[str]]
-S = TypeVar("S")
 Session = AbstractAsyncContextManager[AsyncConnection[Any]]
 
 
@@ -80,7 +79,10 @@ class PostgresTransactions:
         )
 
     def _joined(self, send: Send, statements: Mapping[str, str]) -> PostgresJoined:
-        return PostgresJoined(send, statements, self._explaining, self.floor_of)
+        async def sent(statement: str, given: str) -> str:
+            return send(statement, given)
+
+        return PostgresJoined(sent, statements, self._explaining, self.floor_of)
 
     def _awaited(self, send: AsyncSend, statements: Mapping[str, str]) -> AsyncPostgresJoined:
         return AsyncPostgresJoined(send, statements, self._explaining, self.floor_of)
@@ -117,12 +119,12 @@ class PostgresTransactions:
             raise
 
 
-class _Joined(Generic[S]):
+class _Joined:
     """A transaction of somebody else's."""
 
     def __init__(
         self,
-        send: Callable[[str, str], S],
+        send: AsyncSend,
         statements: Mapping[str, str],
         explaining: Callable[[str], Any],
         floor_of: Callable[[Settlement], int | None],
@@ -131,30 +133,6 @@ class _Joined(Generic[S]):
         self._statements = statements
         self._explaining = explaining
         self._floor_of = floor_of
-
-
-class PostgresJoined(_Joined[str]):
-    """A transaction on a connection that blocks."""
-
-    blocks: Final[Literal[True]] = True
-
-    def insert(self, rows: Sequence[Row]) -> list[Inserted]:
-        with self._explaining("producer"):
-            return _answers(self._send(self._statements["enqueue"], _jobs(rows)))
-
-    def complete(self, settlement: Settlement) -> bool:
-        with self._explaining("worker"):
-            try:
-                self._send(self._statements["complete"], _completion(settlement, self._floor_of(settlement)))
-            except Exception as error:
-                return _unless_fenced(error)
-        return True
-
-
-class AsyncPostgresJoined(_Joined[Awaitable[str]]):
-    """A transaction on a connection that is awaited."""
-
-    blocks: Final[Literal[False]] = False
 
     async def insert(self, rows: Sequence[Row]) -> list[Inserted]:
         with self._explaining("producer"):
@@ -167,6 +145,18 @@ class AsyncPostgresJoined(_Joined[Awaitable[str]]):
             except Exception as error:
                 return _unless_fenced(error)
         return True
+
+
+class PostgresJoined(_Joined):
+    """A transaction on a connection that blocks."""
+
+    blocks: Final[Literal[True]] = True
+
+
+class AsyncPostgresJoined(_Joined):
+    """A transaction on a connection that is awaited."""
+
+    blocks: Final[Literal[False]] = False
 
     async def sources(self, prefix: str = "") -> list[str]:
         with self._explaining("producer"):

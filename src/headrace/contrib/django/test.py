@@ -161,14 +161,14 @@ class _Joined:
             )
         self._connection = connection
 
-    def insert(self, rows: Sequence[Row]) -> list[Inserted]:
+    async def insert(self, rows: Sequence[Row]) -> list[Inserted]:
         alias = self._connection.alias
         if not self._connection.in_atomic_block:
             raise ConfigError(f"Django's connection {alias!r} is in no atomic block; use transaction.atomic()")
         transaction.on_commit(Deferred(partial(_insert, rows)), using=alias)
         return [Inserted(InsertStatus.NEW, row.id) for row in rows]
 
-    def complete(self, settlement: Settlement) -> bool:
+    async def complete(self, settlement: Settlement) -> bool:
         """The worker of the test stores the outcome, with what the handler returns."""
         return True
 
