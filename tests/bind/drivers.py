@@ -269,7 +269,7 @@ class AsyncpgStrange(Asyncpg):
 
 class AlchemyConnection:
     def __init__(self, url: str) -> None:
-        self._engine = create_engine(_dialect(url, "psycopg"), poolclass=NullPool)
+        self._engine = create_engine(dialect(url, "psycopg"), poolclass=NullPool)
 
     def begin(self) -> AbstractContextManager[Any]:
         return self._engine.begin()
@@ -302,7 +302,7 @@ class AlchemyScoped(AlchemySession):
 
 class AlchemyAsyncConnection:
     def __init__(self, url: str, driver: str) -> None:
-        self._engine = create_async_engine(_dialect(url, driver), poolclass=NullPool)
+        self._engine = create_async_engine(dialect(url, driver), poolclass=NullPool)
 
     def begin(self) -> AbstractAsyncContextManager[Any]:
         return self._engine.begin()
@@ -334,7 +334,7 @@ class AlchemyAsyncScoped(AlchemyAsyncSession):
         await scoped.remove()
 
 
-def _dialect(url: str, driver: str) -> str:
+def dialect(url: str, driver: str) -> str:
     return url.replace("postgresql://", f"postgresql+{driver}://", 1)
 
 

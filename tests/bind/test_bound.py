@@ -15,14 +15,16 @@ import pytest
 from psycopg import sql
 from psycopg.errors import SerializationFailure
 from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from headrace import App, AsyncBound, Bound, Job, NewJob
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres.schema import migrate
 from headrace.errors import ConfigError, InvalidJob
 from tests.bind.conftest import Shop
-from tests.bind.drivers import Driver
+from tests.bind.drivers import Driver, dialect
 from tests.postgres import server
 
 
@@ -88,6 +90,14 @@ async def test_one_binding_serves_many_transactions(shop: Shop) -> None:
     await connection.close()
     await shop.drain()
     assert sorted(shop.ran) == [("a", 0), ("c", 0)]
+
+
+async def test_a_blocking_session_on_top_of_an_async_one(shop: Shop) -> None:
+    """``run_sync`` gives one out. Each of its statements leaves the call in the middle, and comes back to it."""
+    async with async_sessionmaker(create_async_engine(dialect(shop.url, "asyncpg"), poolclass=NullPool)).begin() as on:
+        await on.run_sync(lambda session: shop.app.bind(session).enqueue(shop.extract, "a"))
+    await shop.drain()
+    assert shop.ran == [("a", 0)]
 
 
 async def test_a_pipeline_is_no_transaction(shop: Shop) -> None:
