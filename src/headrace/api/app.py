@@ -119,7 +119,7 @@ class App(JobCalls, Declarations):
     def handles(self, jobs: Iterable[NewJob], answers: Iterable[Inserted]) -> list[Handle[Any]]:
         """The handles of jobs that were stored."""
         plain: JsonSerde[Any] = JsonSerde()
-        serdes = {name: task.results for name, task in self.tasks.items() if isinstance(task, Task)}
+        serdes = {name: task.results for name, task in self.tasks.items()}
         client = self.client
         return [Handle(client, i, serdes.get(job.task, plain)) for job, i in zip(jobs, answers, strict=True)]
 
@@ -138,7 +138,7 @@ class App(JobCalls, Declarations):
     def serde_of(self, record: Record) -> Serde[Any]:
         """How the result of a job was encoded."""
         task = self.tasks.get(record.task)
-        return task.results if isinstance(task, Task) else JsonSerde[Any]()
+        return JsonSerde[Any]() if task is None else task.results
 
     @needs_loop("SyncApp(app).enqueue_named(…)")
     async def enqueue_named(self, task: str, args: dict[str, Any], **options: Unpack[JobOptions]) -> Handle[Any]:

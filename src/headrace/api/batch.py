@@ -26,8 +26,6 @@ from headrace.worker.middleware import Middleware, compose_many
 
 T = TypeVar("T")
 
-_NOTHING: JsonSerde[Any] = JsonSerde()
-
 
 class BatchTask(Registered, Generic[T]):
     """A handler of ``list[Job[T]]`` that returns one outcome, result or exception per job, or None when all are done.
@@ -81,7 +79,7 @@ class BatchTask(Registered, Generic[T]):
 
     async def _store(self, job: NewJob) -> Handle[Any]:
         client = self._owner.client
-        return Handle(client, await client.enqueue(job), _NOTHING)
+        return Handle(client, await client.enqueue(job), self.results)
 
     def enqueue_sync(self, payload: T, **options: Unpack[JobOptions]) -> SyncHandle[Any]:
         """``enqueue`` for code without an event loop. Blocks until the job is durable."""
@@ -90,7 +88,7 @@ class BatchTask(Registered, Generic[T]):
     def _enqueue_blocking(self, blocking: Blocking, /, payload: T, **options: Unpack[JobOptions]) -> SyncHandle[Any]:
         job = self.job(payload, **options)
         inserted = blocking._insert(self._owner, job, f"{self._short}.enqueue(…)")
-        return SyncHandle(blocking, Handle(self._owner.client, inserted, _NOTHING))
+        return SyncHandle(blocking, Handle(self._owner.client, inserted, self.results))
 
     def call_sync(self, payload: T, **options: Unpack[JobOptions]) -> Any:
         """``call`` for code without an event loop. Blocks until there is a result."""
@@ -104,12 +102,12 @@ class BatchTask(Registered, Generic[T]):
         """Have a worker run it, and wait for its result: ``options(wait=…)`` says how long, 30 s by default."""
         task, client = self.options(**options), self._owner.client
         job_id, cell = await client.call(task.job(payload), task._wait)
-        return await decode_result(client.packer.envelope, cell, _NOTHING, job_id)
+        return await decode_result(client.packer.envelope, cell, self.results, job_id)
 
     def handler(self, middleware: Sequence[Middleware]) -> Handler:
         """The task, ready to run in one worker."""
         batch = compose_many(middleware, self.function)
-        return Handler(**self._handling(), load=self._load, result_serde=_NOTHING, batch=batch, batch_size=self._size)
+        return Handler(**self._handling(), load=self._load, batch=batch, batch_size=self._size)
 
     def _load(self, leased: Leased) -> Any:
         return self._owner.client.packer.decode(leased, self._payloads)

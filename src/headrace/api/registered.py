@@ -10,6 +10,7 @@ from headrace.api.options import BatchOptions, JobOptions, TaskOptions, changed,
 from headrace.core.names import check_name
 from headrace.core.store_access import Owner
 from headrace.errors import ConfigError
+from headrace.payloads.codec import JsonSerde
 from headrace.payloads.pack import Packer
 from headrace.text import shown
 from headrace.types import Duration, Encoded, NewJob, NewJobOptions
@@ -32,6 +33,9 @@ class TaskOwner(Owner[Client], Protocol):
 
 class Registered:
     """A function that jobs of an app run; the base of ``Task`` and ``BatchTask``."""
+
+    results: JsonSerde[Any] = JsonSerde()
+    """How results of its jobs are stored."""
 
     def __init__(
         self,
@@ -79,6 +83,7 @@ class Registered:
         return {
             "task": self.name,
             "retry": self._retry,
+            "result_serde": self.results,
             "sections": self._sections,
             "result_ttl": length(self._options, "result_ttl", self._owner.client.settings.result_ttl),
             "timeout": length(self._options, "timeout", None),

@@ -19,7 +19,7 @@ from headrace.core.callables import check_handler, is_async
 from headrace.core.durations import micros
 from headrace.errors import ConfigError
 from headrace.payloads.codec import JSON, JsonSerde
-from headrace.payloads.offload import LARGE, decode_result
+from headrace.payloads.offload import LARGE, decode_result, wrap
 from headrace.seam.records import Leased
 from headrace.types import Done, NewJob, Outcome
 from headrace.worker.executors import ProcessExecutor, ThreadExecutor, function_path
@@ -55,15 +55,10 @@ class Task(Registered, Generic[P, R]):
         self._executor = executor = options.get("executor")
         self._arguments = Arguments(function, name)
         self._label = f"task {name}: arguments"
-        self.results: JsonSerde[Any] = JsonSerde(self._arguments.result_type)
-        """How results of this task are stored."""
+        self.results = JsonSerde(self._arguments.result_type)
         update_wrapper(self, function, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
         if executor == "process":
-            function_path(function)
-            if self._arguments.takes_job:
-                raise ConfigError(
-                    f"task {name}: a job cannot be handed to another process; leave out the job parameter"
-                )
+            self._path()
         if executor is not None and is_async(function):
             raise ConfigError(
                 f"task {name}: async functions run on the event loop; executor={executor!r} is for plain ones"
@@ -88,9 +83,9 @@ class Task(Registered, Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
         client, body = self._owner.client, self._arguments.encode(args, kwargs)
-        packer, wrap = client.packer, client.packer.envelope.wrap
+        packer, seal = client.packer, client.packer.envelope.wrap
         large = len(body) > LARGE
-        cell = await asyncio.to_thread(wrap, body, JSON, self._label) if large else wrap(body, JSON, self._label)
+        cell = await asyncio.to_thread(seal, body, JSON, self._label) if large else seal(body, JSON, self._label)
         job = self._made(cell, packer)
         return Handle(client, await client.enqueue(job), self.results)
 
@@ -117,11 +112,8 @@ class Task(Registered, Generic[P, R]):
         client, body = self._owner.client, self._arguments.encode(args, kwargs)
         if self._wait is not None:
             micros(self._wait, "wait")
-        packer, wrap = client.packer, client.packer.envelope.wrap
-        large = len(body) > LARGE
-        cell = await asyncio.to_thread(wrap, body, JSON, self._label) if large else wrap(body, JSON, self._label)
-        job = self._made(cell, packer)
-        job_id, answer = await client.call(job, self._wait)
+        cell = await wrap(client.packer.envelope, body, JSON, self._label)
+        job_id, answer = await client.call(self._made(cell, client.packer), self._wait)
         return await decode_result(client.packer.envelope, answer, self.results, job_id)
 
     # -- for the worker
@@ -131,7 +123,7 @@ class Task(Registered, Generic[P, R]):
         executor = self._executor or self._owner.client.settings.worker.executor
         invoke = self._invoke(executor, threads, processes)
         threaded = executor == "thread" and not is_async(self.function)
-        common = self._handling() | {"result_serde": self.results, "threaded": threaded}
+        common = self._handling() | {"threaded": threaded}
         split, takes_job = self._arguments.split, self._arguments.takes_job
         if takes_job or middleware:
             innermost = _outcome(lambda job: invoke(job if takes_job else None, split(job.payload)))
@@ -160,11 +152,7 @@ class Task(Registered, Generic[P, R]):
                 return function(*args, **kwargs) if job is None else function(job, *args, **kwargs)  # type: ignore[no-any-return]
 
         elif executor == "process":
-            if self._arguments.takes_job:
-                raise ConfigError(
-                    f"task {self.name}: a job cannot be handed to another process; leave out the job parameter"
-                )
-            path = function_path(self.function)
+            path = self._path()
 
             def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
                 return processes.run(path, *call)
@@ -177,6 +165,15 @@ class Task(Registered, Generic[P, R]):
                 return _awaited(threads.run(compose_plain(chain, plain) if chain else plain, self.name))
 
         return run
+
+    def _path(self) -> str:
+        """Where other processes find the function."""
+        path = function_path(self.function)
+        if self._arguments.takes_job:
+            raise ConfigError(
+                f"task {self.name}: a job cannot be handed to another process; leave out the job parameter"
+            )
+        return path
 
     def _with_given(self, per: Per) -> Callable[..., Any]:
         """The function, with what it is given in a worker."""
