@@ -20,6 +20,7 @@ from headrace.core.environment import Length, from_env, parts_of
 from headrace.core.numbers import check_whole
 from headrace.errors import ConfigError
 from headrace.text import shown, url_without_secrets
+from headrace.types import SECTIONS
 
 
 class _Discreet(Struct, frozen=True):
@@ -327,26 +328,56 @@ def _refuse_unknown(given: Mapping[str, Any], part: type[Struct], path: tuple[st
 _KEPT = ("completed", "cancelled", "failed", "ticks")
 _WHOLE = {
     "worker.concurrency": 1, "worker.prefetch": 0, "worker.max_lost": 0, "worker.max_bytes": 1,
-    "payloads.max_size": 1, "retention.keys": 0,
+    "payloads.max_size": 1, "retention.keys": 0, "retention.safety.floor": 0, "vault.page": 1,
     "planner.batch": 1, "planner.share": 0, "planner.shares": 1,
-    "retention.safety.floor": 0, "vault.page": 1,
+    "alerts.dead_letters": 1, "alerts.attempts": 1, "alerts.running": 1,
+    **{f"objects.{section}.least": 0 for section in SECTIONS},
 }  # fmt: skip
 """Settings that are whole numbers, and the least that each may be."""
+_WHOLE_OR_NONE = {
+    "worker.max_jobs_per_child": 1, "worker.max_memory_per_child": 1, "payloads.compress_over": 0,
+    "alerts.store_bytes": 1,
+    **{f"retention.{place}.{bound}": 0 for place in _KEPT for bound in ("count", "bytes")},
+    **{f"objects.{section}.over": 0 for section in SECTIONS},
+}  # fmt: skip
+"""The same for those that may be None."""
 _LENGTHS = {
     "result_ttl": 0, "patience": 0, "worker.grace": 0, "worker.lease": 10_000, "worker.poll": 10_000,
     "worker.poll_blind": 10_000, "worker.reap": 10_000, "retention.every": 10_000, "planner.every": 10_000,
     "planner.ahead": 10_000, "retention.safety.gap": 60_000_000, "vault.every": 10_000,
+    "objects.keep": 10_000, "objects.grace": 10_000, "objects.every": 10_000,
+    "alerts.every": 10_000, "alerts.oldest": 10_000, "alerts.oldest_critical": 10_000, "alerts.unattended": 10_000,
+    "alerts.window": 10_000, "alerts.vault_lag": 10_000,
 }  # fmt: skip
 """Settings that are durations, and the least that each may be, in microseconds."""
+_LENGTHS_OR_NONE = {
+    "payloads.sealing.reseal": 10_000,
+    **{f"retention.{place}.age": 0 for place in _KEPT},
+    **{f"objects.{section}.delay": 0 for section in SECTIONS},
+}
+"""The same for those that may be None."""
+_SWITCHES = (
+    *(f"payloads.compress.{section}" for section in Compress.__struct_fields__),
+    "payloads.sealing.read_unsealed",
+    "http.writes",
+)
 
 
 def _check(settings: Settings) -> None:
     worker, sealing, planner = settings.worker, settings.payloads.sealing, settings.planner
     for path, least in _WHOLE.items():
         check_whole(attrgetter(path)(settings), path, least)
+    for path, least in _WHOLE_OR_NONE.items():
+        if (given := attrgetter(path)(settings)) is not None:
+            check_whole(given, path, least)
     for path, least in _LENGTHS.items():
-        if micros(given := attrgetter(path)(settings), path) < least:
-            raise ConfigError(f"{path}: expected at least {spell(least)}, got {given!r}")
+        _check_length(attrgetter(path)(settings), path, least)
+    for path, least in _LENGTHS_OR_NONE.items():
+        if (given := attrgetter(path)(settings)) is not None:
+            _check_length(given, path, least)
+    for path in _SWITCHES:
+        if not isinstance(given := attrgetter(path)(settings), bool):
+            raise ConfigError(f"{path}: expected True or False, got {shown(given)}")
     try:
         size = len(worker.name.encode())
     except (AttributeError, UnicodeEncodeError):
@@ -355,24 +386,16 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"worker.name: expected a name of at most 1,024 bytes, got {shown(worker.name)}")
     if worker.executor not in ("thread", "process"):
         raise ConfigError(f"worker.executor: expected 'thread' or 'process', got {worker.executor!r}")
-    for path in ("max_jobs_per_child", "max_memory_per_child"):
-        if (most := getattr(worker, path)) is not None:
-            check_whole(most, f"worker.{path}", 1)
-    if settings.payloads.compress_over is not None:
-        check_whole(settings.payloads.compress_over, "payloads.compress_over", 0)
-    for name in settings.payloads.compress.__struct_fields__:
-        if not isinstance(given := getattr(settings.payloads.compress, name), bool):
-            raise ConfigError(f"payloads.compress.{name}: expected True or False, got {shown(given)}")
     if sealing.keys is not None and not (isinstance(sealing.keys, str) and _SOURCE.fullmatch(sealing.keys)):
         raise ConfigError("payloads.sealing.keys: expected file:/path, env:NAME or module:function; never a key itself")
-    if not isinstance(sealing.read_unsealed, bool):
-        raise ConfigError(f"payloads.sealing.read_unsealed: expected True or False, got {shown(sealing.read_unsealed)}")
-    if sealing.reseal is not None and micros(sealing.reseal, "payloads.sealing.reseal") < 10_000:
-        raise ConfigError(f"payloads.sealing.reseal: expected at least 10ms, got {sealing.reseal!r}")
-    _check_objects(settings.objects)
-    _check_retention(settings.retention)
-    if settings.vault.url is not None and not (isinstance(settings.vault.url, str) and "://" in settings.vault.url):
-        raise ConfigError("vault.url: expected text like s3://bucket/prefix; it is not shown here, as it may be secret")
+    share = settings.retention.safety.share
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ConfigError(f"retention.safety.share: expected a number from 0 to 1, got {shown(share)}")
+    for path, url in (("objects.url", settings.objects.url), ("vault.url", settings.vault.url)):
+        if url is not None and not (isinstance(url, str) and "://" in url):
+            raise ConfigError(
+                f"{path}: expected text like s3://bucket/prefix; it is not shown here, as it may be secret"
+            )
     _check_http(settings.http)
     _check_alerts(settings.alerts)
     if micros(planner.ahead) > micros(_AHEAD):
@@ -381,29 +404,14 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"planner.share: expected a share from 0 to {planner.shares - 1}, got {planner.share}")
 
 
-def _check_retention(retention: RetentionSettings) -> None:
-    for place in _KEPT:
-        keep: Keep = getattr(retention, place)
-        if keep.age is not None:
-            micros(keep.age, f"retention.{place}.age")
-        for bound in ("count", "bytes"):
-            if (most := getattr(keep, bound)) is not None:
-                check_whole(most, f"retention.{place}.{bound}", 0)
-    share = retention.safety.share
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ConfigError(f"retention.safety.share: expected a number from 0 to 1, got {shown(share)}")
+def _check_length(given: Any, path: str, least: int) -> None:
+    if micros(given, path) < least:
+        raise ConfigError(f"{path}: expected at least {spell(least)}, got {given!r}")
 
 
 def _check_alerts(alerts: AlertSettings) -> None:
-    for name in ("every", "oldest", "oldest_critical", "unattended", "window", "vault_lag"):
-        if micros(getattr(alerts, name), f"alerts.{name}") < 10_000:
-            raise ConfigError(f"alerts.{name}: expected at least 10ms, got {getattr(alerts, name)!r}")
-    for name in ("dead_letters", "attempts", "running"):
-        check_whole(getattr(alerts, name), f"alerts.{name}", 1)
     if not (isinstance(alerts.failure_ratio, int | float) and 0 <= alerts.failure_ratio <= 1):
         raise ConfigError(f"alerts.failure_ratio: expected a share from 0 to 1, got {shown(alerts.failure_ratio)}")
-    if alerts.store_bytes is not None:
-        check_whole(alerts.store_bytes, "alerts.store_bytes", 1)
     if alerts.webhook is not None and not str(alerts.webhook).startswith(("http://", "https://")):
         raise ConfigError("alerts.webhook: expected a URL like https://…; it is not shown here, as it may be secret")
 
@@ -413,25 +421,6 @@ def _check_http(http: HttpSettings) -> None:
         raise ConfigError("http.tokens: expected file:/path or env:NAME; never a token itself")
     if http.redaction not in ("nothing", "secrets", "all"):
         raise ConfigError(f"http.redaction: expected 'nothing', 'secrets' or 'all', got {shown(http.redaction)}")
-    if not isinstance(http.writes, bool):
-        raise ConfigError(f"http.writes: expected True or False, got {shown(http.writes)}")
-
-
-def _check_objects(objects: ObjectSettings) -> None:
-    if objects.url is not None and not (isinstance(objects.url, str) and "://" in objects.url):
-        raise ConfigError(
-            "objects.url: expected text like s3://bucket/prefix; it is not shown here, as it may be secret"
-        )
-    for name in ("keep", "grace", "every"):
-        if micros(getattr(objects, name), f"objects.{name}") < 10_000:
-            raise ConfigError(f"objects.{name}: expected at least 10ms, got {getattr(objects, name)!r}")
-    for name in ("parameters", "vm_state", "metadata", "blob"):
-        rule: Offload = getattr(objects, name)
-        check_whole(rule.least, f"objects.{name}.least", 0)
-        if rule.over is not None:
-            check_whole(rule.over, f"objects.{name}.over", 0)
-        if rule.delay is not None:
-            micros(rule.delay, f"objects.{name}.delay")
 
 
 def _from_files() -> dict[str, Any]:
