@@ -16,8 +16,7 @@ from headrace.core.config import Settings
 from headrace.core.settings_options import SettingsOptions
 from headrace.errors import ConfigError
 from headrace.seam.protocol import Backend
-from headrace.text import shown
-from headrace.text import without_secrets as hidden
+from headrace.text import shown, url_without_secrets
 
 if TYPE_CHECKING:
     from headrace.backends.postgres import PostgresBackend
@@ -77,13 +76,13 @@ def open_backend(url: str, *, copy: bool = True) -> Backend:
     options = dict(given)
     if parts.fragment or len(options) < len(given) or any(c.isspace() or not c.isprintable() for c in url):
         raise ConfigError(
-            f"store URL: a part of {shown(without_secrets(url))} would be lost: a fragment, blank or repeated option. "
-            + _ENCODE
+            f"store URL: a part of {shown(url_without_secrets(url))} would be lost: a fragment, blank or repeated "
+            f"option. {_ENCODE}"
         )
     match parts.scheme:
         case "memory":
             if parts.netloc or parts.path:
-                raise ConfigError(f"store URL: expected memory:// alone, got {shown(without_secrets(url))}")
+                raise ConfigError(f"store URL: expected memory:// alone, got {shown(url_without_secrets(url))}")
             backend: Backend = _memory(options, url)
         case "sqlite":
             backend = _sqlite(parts.netloc, parts.path, options, url)
@@ -93,12 +92,14 @@ def open_backend(url: str, *, copy: bool = True) -> Backend:
             backend = _redis(options, url)
         case "streams":
             if parts.netloc or parts.path:
-                raise ConfigError(f"store URL: expected streams://?pg=…&valkey=…, got {shown(without_secrets(url))}")
+                raise ConfigError(
+                    f"store URL: expected streams://?pg=…&valkey=…, got {shown(url_without_secrets(url))}"
+                )
             backend = _streams(options, url, copy)
         case _:
             raise ConfigError(
                 "store URL: expected memory://, sqlite:///path, postgresql://…, redis://… or streams://?pg=…&valkey=…, "
-                f"got {without_secrets(url)!r}"
+                f"got {url_without_secrets(url)!r}"
             )
     return backend
 
@@ -114,7 +115,7 @@ def _router(url: str, copy: bool) -> Backend:
         if not equals or not name or name in shards or "://" in name:
             raise ConfigError(
                 "store URL: expected NAME = URL | NAME = URL | ROUTES, each name once, "
-                f"got {shown(without_secrets(part if '@' in part or '@' not in url else url))}"
+                f"got {shown(url_without_secrets(part if '@' in part or '@' not in url else url))}"
             )
         shards[name] = _part_of(url, address, copy)
     return Router(shards, routes)
@@ -127,7 +128,7 @@ def _moving(url: str, copy: bool) -> Backend:
     parts = [part.strip() for part in ARROW.split(url)]
     if len(parts) != 2 or not all(parts):
         raise ConfigError(
-            f"store URL: expected one store, or two with one arrow between them, got {shown(without_secrets(url))}"
+            f"store URL: expected one store, or two with one arrow between them, got {shown(url_without_secrets(url))}"
         )
     if parts[0] == parts[1]:
         raise ConfigError("store URL: expected two different stores around the arrow, got one twice")
@@ -158,7 +159,7 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
 
     if host or len(path) < 2:
         raise ConfigError(
-            f"expected sqlite:///relative/path.db or sqlite:////absolute/path.db, got {without_secrets(url)!r}"
+            f"expected sqlite:///relative/path.db or sqlite:////absolute/path.db, got {url_without_secrets(url)!r}"
         )
     if path == "/:memory:":
         raise ConfigError(
@@ -210,7 +211,7 @@ def _postgres(options: dict[str, str], url: str, *, copy: bool = True, behind_wi
         kind = Truth
     return kind(
         conninfo,
-        where=without_secrets(base),
+        where=url_without_secrets(base),
         schema=schema,
         listen=listen,
         prepare=not pooled,
@@ -232,7 +233,7 @@ def _redis(options: dict[str, str], url: str) -> Backend:
     if not prefix or any(c in _SPECIAL or not c.isprintable() for c in prefix):
         raise ConfigError(f"prefix: expected printable text without braces and without *?[]^\\, got {shown(prefix)}")
     listen = _switch(options, "listen", True)
-    endpoint = parse(base, options, without_secrets(base))
+    endpoint = parse(base, options, url_without_secrets(base))
     shards = options.pop("shards", None) if endpoint.mode is Mode.CLUSTER else None
     _no_more(options, url, partial(unknown, base.partition("://")[0]))
     if endpoint.mode is not Mode.CLUSTER:
@@ -250,9 +251,9 @@ def _streams(options: dict[str, str], url: str, copy: bool) -> Backend:
 
     pg, valkey = _inner(options, "pg"), _inner(options, "valkey")
     if not _POSTGRES.fullmatch(urlsplit(pg).scheme):
-        raise ConfigError(f"pg: expected a URL like postgresql://db/jobs, got {shown(without_secrets(pg))}")
+        raise ConfigError(f"pg: expected a URL like postgresql://db/jobs, got {shown(url_without_secrets(pg))}")
     if not _REDIS.fullmatch(urlsplit(valkey).scheme):
-        raise ConfigError(f"valkey: expected a URL like redis://host:6379, got {shown(without_secrets(valkey))}")
+        raise ConfigError(f"valkey: expected a URL like redis://host:6379, got {shown(url_without_secrets(valkey))}")
     truth = _postgres(_options_of(pg), pg, copy=copy, behind_windows=True)
     from headrace.backends.streams import StreamsBackend, StreamsOptions
     from headrace.backends.streams.truth import Truth
@@ -260,7 +261,7 @@ def _streams(options: dict[str, str], url: str, copy: bool) -> Backend:
     at_valkey = _options_of(valkey)
     prefix = at_valkey.pop("prefix", "headrace")
     base = valkey.partition("?")[0]
-    endpoint = parse(base, at_valkey, without_secrets(base))
+    endpoint = parse(base, at_valkey, url_without_secrets(base))
     _no_more(at_valkey, valkey, partial(unknown, base.partition("://")[0]))
     if endpoint.mode is Mode.CLUSTER:
         raise ConfigError("valkey: expected one server, or sentinels, got a cluster: windows lie on one server")
@@ -316,7 +317,7 @@ def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:
 
 
 def _unreadable(url: str, why: str = "") -> ConfigError:
-    return ConfigError(f"store URL: {shown(without_secrets(url))} cannot be read{why}. {_ENCODE}")
+    return ConfigError(f"store URL: {shown(url_without_secrets(url))} cannot be read{why}. {_ENCODE}")
 
 
 def _switch(options: dict[str, str], name: str, default: bool) -> bool:
@@ -340,18 +341,4 @@ def _no_more(options: dict[str, str], url: str, told: _Told) -> None:
     if options:
         name = min(options)
         # What is unknown may be a secret: a password under a mistyped name.
-        raise ConfigError(f"{without_secrets(url.partition('?')[0])!r}: {told(name, options[name])}")
-
-
-def without_secrets(url: str) -> str:
-    """The URL as it may be shown: user names and passwords are left out, whatever characters they are made of.
-
-    >>> without_secrets("redis://ada:secret@db:6379/0")
-    'redis://***@db:6379/0'
-    >>> without_secrets("redis:ada:secret@db:6379/0")
-    '***@db:6379/0'
-    """
-    login, at, rest = url.rpartition("@")
-    if at and "://" not in login:
-        url = f"***@{rest}"
-    return hidden("".join("%20" if c.isspace() else c for c in url))
+        raise ConfigError(f"{url_without_secrets(url.partition('?')[0])!r}: {told(name, options[name])}")

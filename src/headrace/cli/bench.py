@@ -17,11 +17,12 @@ import click
 from headrace import App
 from headrace.cli.bench_measurements import CALLERS, Bench
 from headrace.cli.commands import Command
-from headrace.cli.loading import hide_own_variables, shown_url
+from headrace.cli.loading import hide_own_variables
 from headrace.cli.options import json_option
 from headrace.cli.output import print_json, print_table, progress
 from headrace.cli.problems import USAGE, Problem
 from headrace.cli.worker_process import run_fast
+from headrace.text import url_without_secrets
 
 _FIGURES = {
     "enqueue_sequential": ("enqueue, one after another", "jobs/s"),
@@ -91,7 +92,7 @@ async def _bench(url: str, jobs: int, rounds: int) -> dict[str, Any]:
         },
         "jobs": jobs,
         "rounds": rounds,
-        "store": shown_url(url),
+        "store": url_without_secrets(url),
         "durable": durable,
         "python": platform.python_version(),
         "platform": platform.platform(),

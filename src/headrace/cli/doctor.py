@@ -12,13 +12,13 @@ from headrace import App
 from headrace.cli import disk_checks, doctor_checks
 from headrace.cli.commands import Command
 from headrace.cli.doctor_checks import Finding
-from headrace.cli.loading import Store, load_target, shown_url, store_file
+from headrace.cli.loading import Store, load_target, store_file
 from headrace.cli.options import answer_options
 from headrace.cli.output import print_json, print_level
 from headrace.cli.problems import FAILED, OK, Problem, explain
 from headrace.cli.setting_source import origin
 from headrace.errors import ConfigError, HeadraceError
-from headrace.text import without_secrets
+from headrace.text import url_without_secrets, without_secrets
 
 _SELF = re.compile("^headrace doctor(; then |, or )?")
 """Advice to run this very command."""
@@ -58,7 +58,7 @@ async def _examine(store: Store, findings: list[Finding], settings: dict[str, An
     if path is not None:
         findings += [disk_checks.sqlite_library(), *disk_checks.place(path)]
         if not path.exists():
-            url = shown_url(client.settings.url)
+            url = url_without_secrets(client.settings.url)
             findings.append(
                 Finding("warn", "store", f"no store at {url} yet", "the first enqueue or worker creates it")
             )
@@ -72,7 +72,7 @@ async def _examine(store: Store, findings: list[Finding], settings: dict[str, An
 async def _examine_store(store: Store, findings: list[Finding], path: Path | None) -> None:
     async with store.opened() as client:
         backend = await client.backend()
-        findings += doctor_checks.store(backend, shown_url(client.settings.url))
+        findings += doctor_checks.store(backend, url_without_secrets(client.settings.url))
         findings += await doctor_checks.server(backend, client.settings)
         if path is not None:
             findings += [disk_checks.journal(path), *disk_checks.privacy(path)]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from headrace.api.queue_health import waiting_problems
 from headrace.cli import options
 from headrace.cli.commands import Command
-from headrace.cli.loading import Store, shown_url
+from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
 from headrace.cli.output import counted, print_json, print_level
 from headrace.cli.problems import FAILED, OK, UNAVAILABLE, USAGE, Problem, explain
@@ -25,7 +25,7 @@ from headrace.cli.times import seconds
 from headrace.core.names import worker_name
 from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.seam.records import Stats, WorkerStats
-from headrace.text import without_secrets
+from headrace.text import url_without_secrets, without_secrets
 
 R = TypeVar("R")
 
@@ -110,7 +110,7 @@ async def health_command(
 async def _examine(store: Store, criteria: Criteria, worker: str | None, *, here: bool) -> tuple[Report, bool]:
     """What was found, and whether the store is away. A wrong setting is no absence, though nobody was reached."""
     client = store.client()
-    url = shown_url(client.settings.url)
+    url = url_without_secrets(client.settings.url)
     if worker is not None:
         criteria = replace(criteria, named=re.compile(re.escape(worker)), whose=f" called {worker}")
     elif here:

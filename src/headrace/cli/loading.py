@@ -190,7 +190,7 @@ class Store(Struct, frozen=True):
             if missing is not None:
                 raise Problem(
                     UNAVAILABLE,
-                    f"there is no store at {shown_url(client.settings.url)}: no file {missing}",
+                    f"there is no store at {url_without_secrets(client.settings.url)}: no file {missing}",
                     cause="the first enqueue or worker creates it; or the path is relative to another directory",
                     run="headrace doctor, or the same command with --url sqlite:///path/to/file.db or --app module:app",
                 )
@@ -222,8 +222,3 @@ def missing_file(url: str) -> Path | None:
     """The file that the URL names, if it is missing."""
     path = store_file(url)
     return path if path is not None and not path.exists() else None
-
-
-def shown_url(url: str) -> str:
-    """A store URL without its secrets."""
-    return url_without_secrets(url)

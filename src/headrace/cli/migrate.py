@@ -11,11 +11,12 @@ from headrace.api.connection import migrator
 from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
-from headrace.cli.loading import Store, shown_url
+from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options
 from headrace.cli.output import clean, note, print_fields, print_json, print_table
 from headrace.cli.problems import FAILED, OK, USAGE, Problem
 from headrace.cli.times import exact, now
+from headrace.text import url_without_secrets
 
 if TYPE_CHECKING:
     from headrace.backends.postgres.schema import Found, Migrator
@@ -170,7 +171,7 @@ async def revoke_command(store: Store, part: str, role: str) -> None:
 
 def _migrator(store: Store) -> tuple[str, Migrator | None]:
     url = store.client().settings.url
-    return shown_url(url), migrator(url)
+    return url_without_secrets(url), migrator(url)
 
 
 async def _noted(store: Store, action: str, **details: object) -> None:

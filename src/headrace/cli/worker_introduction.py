@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from headrace import Queue, Settings
-from headrace.cli.loading import shown_url
 from headrace.cli.output import counted
 from headrace.core.names import worker_name
+from headrace.text import url_without_secrets
 
 if TYPE_CHECKING:
     from headrace.cli.loading import Target
@@ -67,7 +67,7 @@ def introduce(target: Target, queues: Sequence[str]) -> Introduction:
         worker,
         version("headrace"),
         os.getpid(),
-        shown_url(target.client.settings.url),
+        url_without_secrets(target.client.settings.url),
         list(queues) or known,
         [] if isinstance(target, Queue) else sorted(target.tasks),
         own.concurrency,
