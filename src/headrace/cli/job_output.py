@@ -13,7 +13,8 @@ import msgspec
 from headrace import Why, WhyCode
 from headrace.api.info import JobInfo
 from headrace.cli.output import clean, print_block, print_fields, print_table
-from headrace.cli.times import exact, now, relative
+from headrace.cli.times import exact, now
+from headrace.core.durations import relative
 from headrace.seam.instants import to_datetime
 from headrace.text import losses
 from headrace.types import JobState

@@ -15,7 +15,8 @@ from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options, yes_option
 from headrace.cli.output import confirm, counted, note, print_answer, print_fields, print_json, print_list, progress
 from headrace.cli.problems import FAILED, Problem
-from headrace.cli.times import exact, now, relative
+from headrace.cli.times import exact, now
+from headrace.core.durations import relative
 from headrace.types import JobState
 
 _LOOK = 0.3

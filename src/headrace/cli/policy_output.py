@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from headrace import App, Client, Policies, PolicyInfo
 from headrace.cli.output import note, print_fields
-from headrace.cli.times import length, relative
+from headrace.cli.times import length
+from headrace.core.durations import relative
 from headrace.seam.instants import to_datetime
 from headrace.seam.policy import TENANT_BATCH, Rate
 from headrace.seam.records import QueueStats, Stats

@@ -18,7 +18,8 @@ from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, limit_option, yes_option
 from headrace.cli.output import clean, confirm, counted, note, print_answer, print_json
 from headrace.cli.schedule_add import add_command
-from headrace.cli.times import by_clock, now, read_instant, relative
+from headrace.cli.times import by_clock, now, read_instant
+from headrace.core.durations import relative
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.schedules.coverage import coverage
 from headrace.schedules.schedules import Schedules

@@ -16,8 +16,8 @@ from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
 from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import CONFLICT, Problem
-from headrace.cli.times import by_clock, now, relative
-from headrace.core.durations import spell
+from headrace.cli.times import by_clock, now
+from headrace.core.durations import relative, spell
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.schedules.calendar import zone
 from headrace.schedules.spec import ScheduleInfo

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from headrace.cli.job_output import shorten
 from headrace.cli.output import counted, print_fields, print_table
-from headrace.cli.times import by_clock, exact, length, relative
+from headrace.cli.times import by_clock, exact, length
+from headrace.core.durations import relative
 from headrace.schedules.calendar import zone
 from headrace.schedules.coverage import coverage
 from headrace.schedules.spec import ScheduleInfo, TickInfo, status

@@ -8,7 +8,7 @@ from datetime import datetime
 from headrace import Client, PolicyInfo, TenantInfo
 from headrace.cli.output import clean, note, print_fields, print_json, print_table
 from headrace.cli.policy_output import pause
-from headrace.cli.times import relative
+from headrace.core.durations import relative
 from headrace.limits.rates import spell_rate
 from headrace.seam.policy import TenantLimit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from headrace.core.durations import micros, spell, spell_roughly
+from headrace.core.durations import micros, relative, spell_roughly
 from headrace.errors import ConfigError
 from headrace.text import shown
 
@@ -12,21 +12,6 @@ from headrace.text import shown
 def now() -> datetime:
     """This machine's time."""
     return datetime.now(UTC)
-
-
-def relative(instant: datetime | None, at: datetime) -> str:
-    """How far away an instant is.
-
-    >>> noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
-    >>> relative(noon, noon.replace(hour=13)), relative(noon, noon.replace(hour=11)), relative(noon, noon)
-    ('1h ago', 'in 1h', 'just now')
-    """
-    if instant is None:
-        return ""
-    distance = round((at - instant).total_seconds()) * 1_000_000
-    if not distance:
-        return "just now" if instant <= at else "in a moment"
-    return f"{spell(distance)} ago" if distance > 0 else f"in {spell(-distance)}"
 
 
 def exact(instant: datetime | None, at: datetime) -> str:

@@ -11,7 +11,8 @@ from headrace.cli.commands import Command
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
 from headrace.cli.output import print_list
-from headrace.cli.times import length, now, relative
+from headrace.cli.times import length, now
+from headrace.core.durations import relative
 
 
 @click.command("workers", cls=Command)

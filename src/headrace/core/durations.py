@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from headrace.errors import ConfigError
 from headrace.text import shown
@@ -84,3 +84,18 @@ def spell_exactly(length: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
+
+
+def relative(instant: datetime | None, at: datetime) -> str:
+    """How far away an instant is.
+
+    >>> noon = datetime(2030, 1, 1, 12)
+    >>> relative(noon, noon.replace(hour=13)), relative(noon, noon.replace(hour=11)), relative(noon, noon)
+    ('1h ago', 'in 1h', 'just now')
+    """
+    if instant is None:
+        return ""
+    distance = round((at - instant).total_seconds()) * 1_000_000
+    if not distance:
+        return "just now" if instant <= at else "in a moment"
+    return f"{spell(distance)} ago" if distance > 0 else f"in {spell(-distance)}"

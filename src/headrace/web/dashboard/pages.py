@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from headrace.admin.admin import Admin
 from headrace.core.config import HttpSettings
+from headrace.core.durations import relative
 from headrace.errors import BackendError, HeadraceError, JobNotFound, ScheduleNotFound, Unavailable
 from headrace.seam.instants import to_datetime
 from headrace.text import without_secrets
@@ -78,7 +79,7 @@ class Pages:
             "csrf": self._tokens.csrf(who),
             "alerts": self.live.watch.firing,
             "now": now,
-            "away": lambda instant: wording.away(instant, now),
+            "away": lambda instant: relative(instant, now),
             "link": lambda place, **query: link(base, place, **query),
         }
         body = self._environment.get_template(template).render({**shared, **values})

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.core.durations import spell, spell_roughly
+from headrace.core.durations import spell_roughly
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 DASH = "–"
@@ -61,20 +61,6 @@ def span(seconds: float | None) -> str:
     if 0 < seconds < 0.001:
         return "<1ms"
     return spell_roughly(round(seconds * 1e6))
-
-
-def away(instant: datetime, now: datetime) -> str:
-    """How far away an instant is.
-
-    >>> noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
-    >>> away(noon, noon.replace(hour=13)), away(noon, noon.replace(hour=11)), away(noon, noon)
-    ('1h ago', 'in 1h', 'now')
-    """
-    distance = round((now - instant).total_seconds())
-    if not distance:
-        return "now"
-    told = spell(abs(distance) * 1_000_000)
-    return f"{told} ago" if distance > 0 else f"in {told}"
 
 
 def clock(instant: datetime) -> str:
