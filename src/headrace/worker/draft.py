@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from headrace.core.durations import micros
-from headrace.core.names import check_queue
 from headrace.errors import InvalidJob
 from headrace.payloads.pack import Packer
 from headrace.seam.records import SETTLED, Leased, Row, Settlement
 from headrace.text import shown
-from headrace.types import Duration, JobState, Patch, Sections
+from headrace.types import JobState, Patch, Sections
 from headrace.worker.judge import Judge
 
 _STATES = ", ".join(sorted(state.value for state in SETTLED))
@@ -47,22 +44,6 @@ class Draft:
         if error is not None and found not in (JobState.AVAILABLE, JobState.FAILED):
             raise InvalidJob(f"error: expected none for the state {found.value}, got {shown(error)}")
         self.state, self.error = found, error
-
-    def set_queue(self, queue: str) -> None:
-        """The queue that the job moves to."""
-        self.queue = check_queue(queue, "queue")
-
-    def set_priority(self, priority: int, packer: Packer) -> None:
-        """Its new priority."""
-        self.priority = packer.priority(priority)
-
-    def set_scheduled(self, at: datetime, packer: Packer) -> None:
-        """When it is due."""
-        self.run_at, self.delay = packer.instant(at, "scheduled"), None
-
-    def set_delay(self, delay: Duration) -> None:
-        """How long after the release it is due."""
-        self.delay, self.run_at = micros(delay, "delay"), None
 
     def set_section(self, name: str, body: bytes | None) -> None:
         """The new bytes of a section; None clears it."""

@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from headrace.core.durations import micros
+from headrace.core.names import check_queue
 from headrace.core.progress import NOTED, Noted, Progress, check_progress
 from headrace.errors import LeaseLost
 from headrace.payloads.pack import Packer
@@ -209,19 +211,21 @@ class PulledJob(JobFacts):
 
     def set_queue(self, queue: str) -> None:
         """Move it to another queue, and its key with it."""
-        self._changing().set_queue(queue)
+        self._changing().queue = check_queue(queue, "queue")
 
     def set_priority(self, priority: int) -> None:
         """Lower numbers run first."""
-        self._changing().set_priority(priority, self._holding.packer)
+        self._changing().priority = self._holding.packer.priority(priority)
 
     def set_scheduled(self, at: datetime) -> None:
         """When it is due; without this, it keeps its place in the queue."""
-        self._changing().set_scheduled(at, self._holding.packer)
+        draft = self._changing()
+        draft.run_at, draft.delay = self._holding.packer.instant(at, "scheduled"), None
 
     def set_delay(self, delay: Duration) -> None:
         """How long after the release it is due, by the store's clock; instead of ``set_scheduled``."""
-        self._changing().set_delay(delay)
+        draft = self._changing()
+        draft.delay, draft.run_at = micros(delay, "delay"), None
 
     def set_parameters(self, body: bytes | None) -> None:
         """Replace the section, or clear it with None."""
