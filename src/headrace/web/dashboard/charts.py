@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 
 from msgspec import Struct
 
@@ -71,36 +72,28 @@ def path(line: Line, top: float, width: int, height: int) -> str:
     >>> path([0, None, 1, 1], 1.0, 30, 10)
     'M0,10 M20,0 L30,0'
     """
-    told: list[str] = []
-    drawing = False
-    for x, y in _places(line, top, width, height):
-        if y is None:
-            drawing = False
-        else:
-            told.append(f"{'L' if drawing else 'M'}{x:g},{y:g}")
-            drawing = True
-    return " ".join(told)
+    return " ".join(f"M{' L'.join(run)}" for run in _runs(line, top, width, height))
 
 
 def area(line: Line, top: float, width: int, height: int) -> str:
-    """What is below the line."""
+    """What is below the line. A single point has nothing below it.
+
+    >>> area([0, None, 1, 1], 1.0, 30, 10)
+    'M20,10 L20,0 L30,0 L30,10 Z'
+    """
     told: list[str] = []
-    run: list[tuple[float, float]] = []
-    for x, y in [*_places(line, top, width, height), (0.0, None)]:
-        if y is not None:
-            run.append((x, y))
-        elif len(run) > 1:
-            inner = " ".join(f"L{at:g},{high:g}" for at, high in run)
-            told.append(f"M{run[0][0]:g},{height} {inner} L{run[-1][0]:g},{height} Z")
-            run = []
-        else:
-            run = []
+    for run in _runs(line, top, width, height):
+        if len(run) > 1:
+            first, last = run[0].partition(",")[0], run[-1].partition(",")[0]
+            told.append(f"M{first},{height} L{' L'.join(run)} L{last},{height} Z")
     return " ".join(told)
 
 
-def _places(line: Line, top: float, width: int, height: int) -> list[tuple[float, float | None]]:
+def _runs(line: Line, top: float, width: int, height: int) -> list[list[str]]:
+    """The points between gaps."""
     gap = width / max(1, len(line) - 1)
-    return [
-        (round(at * gap, 1), None if value is None else round(height - height * min(value, top) / top, 1))
+    points = [
+        None if value is None else f"{round(at * gap, 1):g},{round(height - height * min(value, top) / top, 1):g}"
         for at, value in enumerate(line)
     ]
+    return [[point for point in run if point] for drawn, run in groupby(points, key=bool) if drawn]
