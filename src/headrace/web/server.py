@@ -86,6 +86,24 @@ class Site:
                 log.exception("bulk operations rest")
             await asyncio.sleep(_REST)
 
+    async def serve(
+        self, serving: Server, listening: socket, vitals: WorkerVitals | StoreVitals, *, visited: bool
+    ) -> None:
+        """Serve until the server is told to end, and close everything. ``visited``: watch as if somebody always looked
+        at a page."""
+        serving.ending = self.admin.listening.end
+        try:
+            if visited:
+                self.live.visit(for_ever=True)
+            async with asyncio.TaskGroup() as group:
+                beside = [group.create_task(vitals.watch()), group.create_task(self.run_operations())]
+                await serving.serve([listening])
+                for task in beside:
+                    task.cancel()
+        finally:
+            listening.close()
+            await self.close()
+
     async def close(self) -> None:
         """Disconnect."""
         await self.live.close()
@@ -190,19 +208,8 @@ class HttpThread:
         vitals = WorkerVitals(self._worker, self._pulse)
         sizes = self._target.client.payload_sizes
         self._server = server(self._site.app(vitals, self._meter, self._counts, self._pulse, sizes))
-        self._server.ending = self._site.admin.listening.end
         self._up.set()
-        try:
-            if self._site.hooks:
-                self._site.live.visit(for_ever=True)
-            async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(vitals.watch()), group.create_task(self._site.run_operations())]
-                await self._server.serve([self._socket])
-                for task in beside:
-                    task.cancel()
-        finally:
-            self._socket.close()
-            await self._site.close()
+        await self._site.serve(self._server, self._socket, vitals, visited=bool(self._site.hooks))
 
 
 @asynccontextmanager
@@ -223,17 +230,7 @@ async def serve_alone(client: Client, settings: HttpSettings, *, ready: asyncio.
     address, listening = listen(settings, protected=bool(site.tokens))
     vitals = StoreVitals(client)
     serving = server(site.app(vitals, None, EventCounts(), None))
-    serving.ending = site.admin.listening.end
     log.info("http://%s: health, metrics, the admin API and the dashboard", address)
-    try:
-        site.live.visit(for_ever=True)
-        async with asyncio.TaskGroup() as group:
-            beside = [group.create_task(vitals.watch()), group.create_task(site.run_operations())]
-            if ready is not None:
-                ready.set()
-            await serving.serve([listening])
-            for task in beside:
-                task.cancel()
-    finally:
-        listening.close()
-        await site.close()
+    if ready is not None:
+        ready.set()
+    await site.serve(serving, listening, vitals, visited=True)
