@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.errors import BackendError, ConfigError, HeadraceError, InvalidJob, JobNotFound, Unavailable
+from headrace.errors import BackendError, ConfigError, HeadraceError, JobNotFound, ScheduleNotFound, Unavailable
 from headrace.text import without_secrets
 from headrace.web.guard import problem
 from headrace.web.tokens import Principal, Role
@@ -39,19 +39,16 @@ def guarded(role: Role, endpoint: Endpoint) -> Endpoint:
             return problem(403, f"expected the token of a {role.value}, got that of a {principal(request).role.value}")
         try:
             return await endpoint(request)
-        except JobNotFound as error:
-            return problem(404, _told(error))
-        except Unavailable as error:
-            return problem(503, _told(error))
-        except (InvalidJob, ConfigError) as error:
-            return problem(400, _told(error))
-        except BackendError as error:
-            return problem(502, _told(error))
         except HeadraceError as error:
-            return problem(400, _told(error))
+            return problem(status_of(error), without_secrets(str(error)))
 
     return guarded_endpoint
 
 
-def _told(error: Exception) -> str:
-    return without_secrets(str(error))
+def status_of(error: HeadraceError) -> int:
+    """The status code that tells of an error."""
+    if isinstance(error, JobNotFound | ScheduleNotFound):
+        return 404
+    if isinstance(error, Unavailable):
+        return 503
+    return 502 if isinstance(error, BackendError) and not isinstance(error, ConfigError) else 400

@@ -17,10 +17,10 @@ from starlette.routing import Route
 from headrace.admin.admin import Admin
 from headrace.core.config import HttpSettings
 from headrace.core.durations import relative
-from headrace.errors import BackendError, HeadraceError, JobNotFound, ScheduleNotFound, Unavailable
+from headrace.errors import HeadraceError
 from headrace.seam.instants import to_datetime
 from headrace.text import without_secrets
-from headrace.web.answers import principal
+from headrace.web.answers import principal, status_of
 from headrace.web.dashboard import wording
 from headrace.web.dashboard.live import Live
 from headrace.web.tokens import Role, Tokens
@@ -95,14 +95,8 @@ class Pages:
                 return await self._refused(request, 403, f"expected a {Role.VIEWER.value}, got a {who.value}")
             try:
                 return await endpoint(request)
-            except (JobNotFound, ScheduleNotFound) as error:
-                return await self._refused(request, 404, str(error))
-            except Unavailable as error:
-                return await self._refused(request, 503, str(error))
-            except BackendError as error:
-                return await self._refused(request, 502, str(error))
             except HeadraceError as error:
-                return await self._refused(request, 400, str(error))
+                return await self._refused(request, status_of(error), str(error))
 
         return shown
 
