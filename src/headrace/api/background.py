@@ -107,8 +107,8 @@ _forks = 0
 """How many forks are about to happen. No call begins meanwhile: else threads that call all the time leave no moment in
 which none is under way."""
 _inherited: list[Background] = []
-"""Those of the parents of a forked process. If they were collected, their loops would be closed, and so would take
-leave of selectors that the parent still waits on."""
+"""Those of the parents of a forked process. If they were collected, their loops would be closed, which unregisters
+them from selectors that the parent still waits on."""
 
 
 def run_behind(what: Closable, who: object, begin: Callable[[], Coroutine[Any, Any, R]], *, brief: bool) -> R:

@@ -257,7 +257,7 @@ class ClientConnection:
             return
         self._closed.set()
         await self._end()
-        # From here on, calls open the client anew: nothing may be submitted to what is about to end.
+        # From here on, calls open the client again: nothing may be submitted to what is about to end.
         old, self._backend = self._backend, self._backend.sibling()
         feed, waiter, tasks = self._feed, self._waiter, self._tasks
         self._loop = None
@@ -313,6 +313,6 @@ def _packer_maker(settings: PayloadSettings) -> Callable[[r.Limits, IdMaker], Pa
 
 
 def _seen(opener: asyncio.Task[None]) -> None:
-    """Whoever still waits gets the error; if nobody does, it is no news."""
+    """Whoever still waits gets the error; if nobody does, the error is dropped."""
     if not opener.cancelled():
         opener.exception()

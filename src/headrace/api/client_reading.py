@@ -58,8 +58,8 @@ class ClientReading(ClientConnection):
         return await (await self.backend()).now(self.clock.stamp())
 
     async def queue_health(self, queue: str, *, workers: int = 1, max_age: Duration | None = None) -> QueueHealth:
-        """Whether so many workers, or pulls, of the queue are alive, its due jobs have one, and none of them has waited
-        for longer than ``max_age``. A worker counts as alive until it has been silent for one lease."""
+        """Whether at least ``workers`` workers or pulls of the queue are alive, its due jobs have one, and none of them
+        has waited for longer than ``max_age``. A worker counts as alive until it has been silent for one lease."""
         name = check_queue(queue)
         longest = None if max_age is None else micros(max_age, "max_age")
         stats = await self.stats([name])

@@ -144,8 +144,8 @@ class Declarations(Registry):
         pause: Duration = 0,
         **options: Unpack[TrackerOptions],
     ) -> Crawler:
-        """Read terms page by page, each again ``every`` so often, with ``pause`` between two pages. The handler gets a
-        cursor and returns the token of the next page, or None after the last one. Cursors are durable."""
+        """Read terms page by page, each of them once per ``every``, with ``pause`` between two pages. The handler gets
+        a cursor and returns the token of the next page, or None after the last one. Cursors are durable."""
         crawler = Crawler(self, name, handler, every, pause, options)
         self._add(crawler.reading)
         return crawler

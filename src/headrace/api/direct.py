@@ -256,7 +256,7 @@ class Doors:
         self._lock.release()
 
     def forked(self) -> None:
-        """In the child, begin anew. What another thread was using is the parent's."""
+        """In the child, start over. What another thread was using is the parent's."""
         self._lock = threading.Condition()
         _inherited.extend(self._idle)
         self._idle, self._busy, self._forking = [], 0, False

@@ -86,7 +86,7 @@ class Circumstances(Struct, frozen=True):
     failure: Failure | None = None
     """The last one."""
     last_chance: int = 2
-    """A job that was lost so often in a row runs alone."""
+    """A job lost this many times in a row runs alone."""
 
 
 def explain(seen: Circumstances) -> Why:

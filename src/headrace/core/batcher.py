@@ -66,7 +66,7 @@ class Batcher(Generic[T, R]):
         self._crowd = 0
         """How many items the last trip carried."""
         self._alone = 0
-        """How many lone items were sent since other coroutines had a turn."""
+        """How many lone items were sent since other coroutines got to run."""
         self._busy = False
         self._quiet: asyncio.Event | None = None
         """Set when nothing is under way; there only if somebody waits for that."""

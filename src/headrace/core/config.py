@@ -247,7 +247,7 @@ class AlertSettings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only=
     failure_ratio: float = 0.5
     """More than this share of attempts failed lately …"""
     attempts: int = 20
-    """… of at least so many."""
+    """… of at least this many."""
     store_bytes: int | None = None
     """The budget of the store; above 80 % is worth a warning. None: it has none."""
     vault_lag: Length = "1h"

@@ -131,8 +131,8 @@ class Travelled(Protocol):
 
 
 class Observers:
-    """All observers. Falsy when there are none, so that the hot path builds no events in vain. ``log`` gets every event
-    that is told, also without observers."""
+    """All observers. Falsy when there are none, so that the hot path builds no events that nobody hears. ``log`` gets
+    every event that is told, also without observers."""
 
     def __init__(self, log: Observer | None = None) -> None:
         self._observers: list[Observer] = []
@@ -215,7 +215,7 @@ class Observers:
             log.exception("what traces trips raised")
 
     def requested(self, place: str, operation: str, seconds: float, written: int) -> None:
-        """A request was made to an object store, and wrote so many bytes."""
+        """A request was made to an object store, and wrote this many bytes."""
         if self.meter is not None:
             self.meter.upkeep.requested(place, operation, seconds, written)
 

@@ -29,7 +29,7 @@ _ASK = 3.0
 """Seconds between two questions whether anybody listens."""
 _FLUSH = 0.25
 _SIGN = 2.0
-"""Seconds after which a process that has nothing to tell says how its loop fares."""
+"""Seconds after which a process that has nothing to tell reports how late its loop is."""
 _KEPT = 200
 """Events that wait to be told; of more, the latest are told and the others counted."""
 _AT_ONCE = 20

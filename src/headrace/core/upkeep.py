@@ -38,7 +38,7 @@ class Upkeep:
         """Bytes written to the vault."""
 
     def used(self, queue: str, share: float) -> None:
-        """So much of a lease had passed."""
+        """This share of a lease had passed."""
         name = capped(self.leases, queue)
         found = self.leases.get(name)
         if found is None:
@@ -53,7 +53,7 @@ class Upkeep:
             self.reclaimed[capped(self.reclaimed, queue)] += 1
 
     def ticked(self, schedule: str, outcome: str, count: int) -> None:
-        """So many slots of a schedule came to this."""
+        """This many slots of a schedule came to this."""
         if schedule not in self._schedules:
             if len(self._schedules) >= MOST:
                 schedule = OTHER
@@ -66,7 +66,7 @@ class Upkeep:
         self.swept_at[name] = at
 
     def requested(self, place: str, operation: str, seconds: float, written: int) -> None:
-        """A request to an object store was made, and wrote so many bytes."""
+        """A request to an object store was made, and wrote this many bytes."""
         self.requests.setdefault((place, operation), Histogram()).add(seconds)
         if place == VAULT and operation == "create":
             self.archived += written

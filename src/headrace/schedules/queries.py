@@ -33,7 +33,7 @@ _SLOWEST = 10
 
 
 class ScheduleHealth(View, frozen=True, kw_only=True):
-    """How a schedule fared in a period: the slots of that time, and their jobs.
+    """How a schedule did in a period: the slots of that time, and their jobs.
 
     >>> import asyncio
     >>> from headrace import App, Every
@@ -149,7 +149,7 @@ class ScheduleQueries:
         after: str | None = None,
         limit: int = 100,
     ) -> Sequence[ScheduleHealth]:
-        """How schedules fared in the ``period`` until now, and which of their jobs ran longer than ``slow``: of those
+        """How schedules did in the ``period`` until now, and which of their jobs ran longer than ``slow``: of those
         named, or of the first ``limit`` after ``after``, by name. It reaches back as far as its history does. Raises
         ``ScheduleNotFound``.
 

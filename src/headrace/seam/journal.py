@@ -9,7 +9,7 @@ from msgspec import Struct
 from headrace.seam.records import Stamp
 
 KEPT = 100_000
-"""At least so many entries are kept, the newest; of more, the oldest go."""
+"""At least this many entries are kept. When there are more, the oldest go."""
 
 
 class JournalEntry(Struct, frozen=True):

@@ -57,7 +57,7 @@ class WorkerVitals:
         return worker
 
     async def watch(self) -> None:
-        """Look for the worker now and then, until cancelled: it may be started later, or anew."""
+        """Look for the worker now and then, until cancelled: it may be started later, or again."""
         while True:
             worker = self.look()
             if worker is not None and worker.running:

@@ -46,7 +46,7 @@ class AttemptEvents:
             self._observers.tell(_event(EventKind.STARTED, leased, seconds=waited, detail=slot_of(leased)))
 
     def ended(self, leased: Leased, settlement: Settlement, ended: Ended | None, seconds: float) -> Event | None:
-        """The event for what came of an attempt that took so many seconds; 0: it never ran."""
+        """The event for what came of an attempt that took this long; 0: it never ran."""
         if self._observers.meter is not None and seconds and is_first_of_slot(leased):
             late = (self._clock.now() - leased.run_at) / 1e6 - seconds
             self._observers.meter.upkeep.delays.add(max(0.0, late))

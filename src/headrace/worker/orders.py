@@ -48,7 +48,7 @@ class Orders:
         self._settler.warn(job)
 
     def renewed(self, job: Leased, age: float) -> None:
-        """The lease of this job was so many seconds old when it was renewed."""
+        """The lease of this job was this many seconds old when it was renewed."""
         self._settler.measure(job, age)
 
     def _obey(self, renewed: Renewed) -> None:

@@ -166,8 +166,8 @@ class Settler:
                 self._bell.ring()
 
     def measure(self, job: Leased, age: float) -> None:
-        """The lease of this job was so many seconds old when it was renewed, or the job ended. Told of one job in each
-        trip and each beat."""
+        """The lease of this job was this many seconds old when it was renewed, or the job ended. Told of one job in
+        each trip and each beat."""
         if self._observers.meter is not None:
             self._observers.meter.upkeep.used(job.queue, age / self._leases.lease)
 

@@ -35,7 +35,7 @@ class Coming(Struct, frozen=True):
 
 
 class Listed(Struct, frozen=True):
-    """A schedule, and how it fared lately."""
+    """A schedule, and how it did lately."""
 
     schedule: ScheduleInfo
     status: str
