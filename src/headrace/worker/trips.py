@@ -165,8 +165,21 @@ class Trips:
                 if not batch:
                     return
                 want = self._claimer.want() if self._claimer and want else 0
-                continue
-            break
+            else:
+                self._arrived(batch, states, claimed, want, sent_at, since)
+                return
+
+    def _arrived(
+        self,
+        batch: list[Settlement],
+        states: list[JobState | None],
+        claimed: Claimed | None,
+        want: int,
+        sent_at: float,
+        since: float,
+    ) -> None:
+        """The store has answered: hand on what it said. ``sent_at`` and ``since``: when it was asked, by the loop's
+        clock and by the one that leases are measured with."""
         self._backoff.reset()
         self._outage.ends(settled=bool(batch))
         operation = "finish_and_claim" if want and batch else "claim" if want else "finish"
@@ -218,40 +231,47 @@ class Trips:
         sent = {settlement.id for settlement in batch} if repeated else set()
         blamed: set[JobId] = set()
         while batch:
-            settlement = batch[0]
-            job_id, state = settlement.id.hex(), None
+            settlement = batch[0]  # it stays there while the store is asked: a trip that is cancelled puts it back
             try:
                 [state] = await self._finish([settlement], repeated=settlement.id in sent)
+            except PartlyUnavailable as error:
+                self._settle_in_part([batch.pop(0)], error)
             except Exception as error:
-                if isinstance(error, PartlyUnavailable):
-                    self._settle_in_part([batch.pop(0)], error)
-                    continue
-                if not _is_rejection(error):
-                    if not self._hopeless(error, deadline):
-                        sent.add(settlement.id)
-                        batch.append(batch.pop(0))
-                        await self._stay_away(error)
-                        continue
-                    log.error("the outcome of job %s was refused for %g s; its lease runs out", job_id, self._lease)
-                elif settlement.id not in blamed:
-                    log.exception("the store rejected the outcome of job %s", job_id)
-                    self._observers.tell(Event(EventKind.ERROR, settlement.id, error=error, detail="outcome refused"))
-                    blamed.add(settlement.id)
+                if _is_rejection(error):
                     sent.discard(settlement.id)
-                    instead = self._refuse(settlement, error)
-                    if instead is None:
-                        del batch[0]
-                        self._settler.dropped(settlement)
-                    else:
-                        batch[0] = instead
-                    continue
+                    instead = self._rejected(settlement, error, blamed)
+                    batch[:1] = [] if instead is None else [instead]
+                elif self._hopeless(error, deadline):
+                    job_id = settlement.id.hex()
+                    log.error("the outcome of job %s was refused for %g s; its lease runs out", job_id, self._lease)
+                    del batch[0]
+                    self._settler.answered([settlement], [None])
                 else:
-                    log.exception("the store rejected even the failure of job %s; its lease runs out", job_id)
+                    sent.add(settlement.id)
+                    batch.append(batch.pop(0))
+                    await self._stay_away(error)
             else:
                 self._backoff.reset()
                 self._outage.ends(settled=True)
-            del batch[0]
-            self._settler.answered([settlement], [state])
+                del batch[0]
+                self._settler.answered([settlement], [state])
+
+    def _rejected(self, settlement: Settlement, error: Exception, blamed: set[JobId]) -> Settlement | None:
+        """What to send instead of a settlement that is at fault; None: nothing, and it is answered. ``blamed``: the
+        jobs of which one was at fault already."""
+        assert self._settler is not None
+        job_id = settlement.id.hex()
+        if settlement.id in blamed:
+            log.exception("the store rejected even the failure of job %s; its lease runs out", job_id)
+            self._settler.answered([settlement], [None])
+            return None
+        log.exception("the store rejected the outcome of job %s", job_id)
+        self._observers.tell(Event(EventKind.ERROR, settlement.id, error=error, detail="outcome refused"))
+        blamed.add(settlement.id)
+        instead = self._refuse(settlement, error)
+        if instead is None:
+            self._settler.dropped(settlement)
+        return instead
 
     def _hopeless(self, error: Exception, deadline: float) -> bool:
         """Whether an outcome has been refused for a whole lease, although the store answers."""
