@@ -19,7 +19,7 @@ from headrace.cli.job import id_argument, list_jobs, not_found, show_job
 from headrace.cli.job_output import in_words
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, filter_options, limit_option, store_options, yes_option
-from headrace.cli.output import confirm, counted, note, print_answer, print_json, print_table, progress
+from headrace.cli.output import confirm, counted, note, print_answer, print_list, progress
 from headrace.cli.problems import CONFLICT, Problem
 from headrace.seam.records import Delete, JobId, Requeue, Selector
 from headrace.types import JobState
@@ -88,10 +88,8 @@ async def reasons_command(store: Store, filters: Selector, as_json: bool) -> Non
     """Count dead letters by what went wrong: queue, task, reason and type of error, most frequent first."""
     async with store.opened() as client:
         found = await classes(client, filters)
-    if as_json:
-        print_json({"reasons": found})
-    else:
-        print_table(("queue", "task", "reason", "error", "jobs"), [list(one.values()) for one in found])
+    columns = ("queue", "task", "reason", "error", "jobs")
+    print_list("reasons", found, columns, lambda one: list(one.values()), as_json=as_json)
 
 
 @dead_command.command("requeue")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
-from msgspec.structs import asdict
 
 from headrace.cli import options
 from headrace.cli.commands import Command
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
-from headrace.cli.output import note, print_json, print_table
+from headrace.cli.output import print_list
 from headrace.cli.problems import Problem
 from headrace.cli.times import length
+from headrace.seam.windows import WindowState
+
+_COUNTS = ("waiting", "pending", "overdue", "consumers", "lag", "delayed")
 
 
 @click.command("windows", cls=Command)
@@ -31,20 +35,13 @@ async def windows_command(
             )
         found = await windows.look(list(names) or None, horizon)
         at = await (await client.backend()).now()
-    if as_json:
-        print_json({"windows": [asdict(one) for one in found]})
-    elif not found:
-        note("no windows yet: the first claim makes one")
-    else:
-        rows = [
-            (
-                one.queue, one.mode, one.waiting, one.pending, one.overdue, one.consumers, one.lag, one.delayed,
-                length(None if one.next_at is None else max(0, one.next_at - at)), one.soon,
-            )
-            for one in found
-        ]  # fmt: skip
-        counts = ("waiting", "pending", "overdue", "consumers", "lag", "delayed")
-        print_table(("queue", "", *counts, "next in", "due soon"), rows)
+
+    def row(one: WindowState) -> Sequence[object]:
+        next_in = length(None if one.next_at is None else max(0, one.next_at - at))
+        return one.queue, one.mode, *(getattr(one, name) for name in _COUNTS), next_in, one.soon
+
+    columns, empty = ("queue", "", *_COUNTS, "next in", "due soon"), "no windows yet: the first claim makes one"
+    print_list("windows", found, columns, row, empty=empty, as_json=as_json)
     if max_pending is not None and (many := [one for one in found if one.pending > max_pending]):
         worst = max(many, key=lambda one: one.pending)
         raise Problem(
