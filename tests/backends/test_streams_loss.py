@@ -13,7 +13,7 @@ from servers.valkey import Valkey
 
 from headrace.backends.streams import StreamsBackend, StreamsOptions
 from headrace.errors import Unavailable
-from headrace.seam.records import Beat, Cancel, Claim, Leased, Reap, Selector, Settlement
+from headrace.seam.records import Beat, Cancel, Claim, Leased, Reap, Replaces, Reschedule, Selector, Settlement
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row
 from headrace.types import JobState
 from tests import postgres, valkey
@@ -67,6 +67,36 @@ async def test_after_a_flush_every_job_is_given_out_again_under_a_higher_epoch(s
     assert all(job.epoch > epochs.get(job.id, 0) for job in after)
     assert await store.finish([done(job) for job in before], T0) == [None, None]
     assert await store.finish([done(job, "w2") for job in after], T0) == [JobState.COMPLETED] * 3
+
+
+@pytest.mark.parametrize("by", ["window", "postgresql"])
+async def test_after_a_flush_only_what_may_have_been_given_out_has_begun(store: StreamsBackend, by: str) -> None:
+    """What is due later cannot have been; else slots that are planned ahead would never start, at most once."""
+    await store.insert([row(1), row(2), row(3, delay=SECOND), row(4, delay=30 * SECOND)], T0)
+    await take(store, 1)
+    valkey.server().call("FLUSHALL")
+    await store.windows.look(at=T0)
+    if by == "postgresql":
+        await store.insert([row(5, group="g")], T0 + SECOND)
+    begun = {job.id: job.begun for job in await take(store, holder="w2", at=T0 + SECOND)}
+    assert begun.pop(job_id(5), False) is False
+    assert begun == {job_id(1): True, job_id(2): True, job_id(3): True}, "Valkey's clock may have been ahead"
+    [later] = await take(store, holder="w2", at=T0 + 30 * SECOND)
+    assert (later.id, later.begun) == (job_id(4), False)
+
+
+@pytest.mark.parametrize("way", ["reschedule", "replace"])
+async def test_after_a_flush_a_job_that_is_put_off_has_begun_all_the_same(store: StreamsBackend, way: str) -> None:
+    await store.insert([row(1, key="k")], T0)
+    await take(store)
+    valkey.server().call("FLUSHALL")
+    if way == "reschedule":
+        await store.alter(Selector(ids=[job_id(1)]), Reschedule(delay=30 * SECOND), T0)
+    else:
+        await store.insert([row(2, key="k", delay=30 * SECOND, replaces=Replaces.TIME)], T0)
+    assert await take(store) == []
+    [again] = await take(store, holder="w2", at=T0 + 30 * SECOND)
+    assert again.begun
 
 
 async def test_after_a_flush_a_beat_tells_what_is_lost(store: StreamsBackend) -> None:

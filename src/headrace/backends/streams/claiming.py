@@ -77,9 +77,20 @@ class Claiming:
                     continue
                 if leftover and len(parts) == 1:
                     continue
-                claimed = await self._truth.claim(replace(req, queues=part, limit=share), at)
+                claimed = self._judged(await self._truth.claim(replace(req, queues=part, limit=share), at))
                 rest = both(rest, claimed if len(claimed.jobs) < share else replace(claimed, next_in=None))
         return found, rest
+
+    def _judged(self, claimed: r.Claimed) -> r.Claimed:
+        """The same: PostgreSQL does not know what a window gave out that was lost."""
+        loss = self._windows.loss
+        if loss is None:
+            return claimed
+        jobs = [
+            replace(job, begun=True) if not job.begun and loss.may_concern(job.enqueued_at, job.run_at) else job
+            for job in claimed.jobs
+        ]
+        return replace(claimed, jobs=jobs)
 
     async def _take(self, req: r.Claim, queues: Sequence[str], limit: int, at: r.Stamp) -> Found:
         found = await self._windows.claim(req, queues, limit, at)

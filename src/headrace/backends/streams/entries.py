@@ -49,14 +49,27 @@ def of_row(row: Row, weight: int, now: int) -> Entry:
     return Entry(row.id, band(row.priority), run_at, weight, 0, 0, job)
 
 
-def of_stored(stored: Sequence[Any], raised_at: int | None) -> Entry:
-    """A row of ``feed_v1``. A job that was stored before Valkey last lost its memory may have been given out."""
+class Loss(NamedTuple):
+    """Valkey lost its memory."""
+
+    at: int
+    """By PostgreSQL's clock."""
+    floor: int
+    """Above every instant at which it can have given out a job before, by its own clock."""
+
+    def may_concern(self, enqueued_at: int, run_at: int) -> bool:
+        """Whether this job may have been given out before: it was there, and a window gives out only what is due."""
+        return enqueued_at <= self.at and run_at < self.floor
+
+
+def of_stored(stored: Sequence[Any], loss: Loss | None) -> Entry:
+    """A row of ``feed_v1``."""
     job_id, task, *cells = stored[:6]
     epoch, tenant, key, priority, run_at, enqueued_at, attempt = stored[6:13]
     *options, headers, error, size = stored[13:]
     brought = {name: cell for name, cell in zip(SECTIONS, cells, strict=True) if cell is not None}
     job = _encode((job_id, task, brought, tenant, key, priority, run_at, enqueued_at, attempt, options, headers, error))
-    begun = epoch > 0 or (raised_at is not None and enqueued_at <= raised_at)
+    begun = epoch > 0 or (loss is not None and loss.may_concern(enqueued_at, run_at))
     return Entry(job_id, band(priority), run_at, size, abs(epoch), int(begun), job)
 
 

@@ -101,7 +101,7 @@ class Relay:
             line = found.line
             unknown = await self._windows.unknown(queue, [one.id for one in line])
             taken = unknown[: max(0, room - len(wanted))]
-            entries += [of_stored(row, feeding.raised_at) for row in await self._truth.feed(wanted + taken)]
+            entries += [of_stored(row, feeding.loss) for row in await self._truth.feed(wanted + taken)]
             room -= len(wanted) + len(taken)
             wanted = []
             if len(taken) < len(unknown):

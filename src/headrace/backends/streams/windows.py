@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.backends.streams.connections import WindowConnections
 from headrace.backends.streams.deliveries import Delivery
-from headrace.backends.streams.entries import Entry, leased
+from headrace.backends.streams.entries import Entry, Loss, leased
 from headrace.backends.streams.options import StreamsOptions
 from headrace.backends.streams.truth import Charge
 from headrace.errors import Unavailable
@@ -86,9 +86,9 @@ class Feeding(NamedTuple):
     left: int
     mark: bytes
     waiting: int
-    raised_at: int | None
-    """When the floor was last raised: jobs of before may have been given out."""
     floor: int
+    loss: Loss | None
+    """The last one."""
 
 
 class NotInCharge(Unavailable):
@@ -111,6 +111,8 @@ class Windows:
         """What all keys begin with."""
         self.floor = 0
         """Of the server, as far as it is known."""
+        self.loss: Loss | None = None
+        """The last one of that server."""
         self._options = options
         self._where = where
         self._take_charge = take_charge
@@ -153,6 +155,7 @@ class Windows:
             said = await self.connections.script("init", self.base, self.floor, "", run, life, floor, now, raised)
             if said[0] == b"OK":
                 self.floor = floor
+                self.loss = None if raised_at is None else Loss(raised_at, floor)
 
     async def know(self, queue: str, at: Stamp) -> None:
         """Ask for the number of feedings, if it is not known or was wrong, but not too often."""
@@ -251,7 +254,8 @@ class Windows:
     async def begin(self, queue: str, token: str, at: Stamp) -> Feeding:
         """Ask to feed a window."""
         _, may, mode, left, mark, waiting, raised, floor = await self.run("begin", at, queue, token, _FEEDING)
-        return Feeding(bool(may), mode.decode(), int(left), mark, waiting, int(raised) if raised else None, floor)
+        loss = Loss(int(raised), floor) if raised else None
+        return Feeding(bool(may), mode.decode(), int(left), mark, waiting, floor, loss)
 
     async def unknown(self, queue: str, ids: Sequence[JobId]) -> list[JobId]:
         """Of these, those that the window does not have."""

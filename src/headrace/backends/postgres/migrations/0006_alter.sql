@@ -206,6 +206,19 @@ BEGIN
     END IF;
 END $$;
 
+-- A waiting job becomes due at another time. If it may have been given out by a window that was lost (``0024_streams``),
+-- its epoch tells so from now on, as its new time does not.
+CREATE FUNCTION put_off(p place, p_run_at bigint) RETURNS place LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF p.epoch <= 0 AND EXISTS (  -- jobs_pkey
+        SELECT 1 FROM streams AS s JOIN jobs AS j ON j.id = p.id WHERE p.run_at < s.floor AND j.enqueued_at <= s.raised_at
+    ) THEN
+        p.epoch := greatest(-p.epoch, 1);
+    END IF;
+    p.run_at := p_run_at;
+    RETURN p;
+END $$;
+
 -- Hold a result from now on for this long, if it still is held. Returns whether it is.
 CREATE FUNCTION hold_result(p_now bigint, p place, p_key text, p_ttl bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
@@ -315,7 +328,7 @@ BEGIN
             v_after := NULL;
         ELSIF p_kind IN (10, 11) THEN
             PERFORM leave_place(v_now, p);
-            p.run_at := CASE WHEN p_kind = 10 THEN v_now + p_number ELSE p_number END;
+            p := put_off(p, CASE WHEN p_kind = 10 THEN v_now + p_number ELSE p_number END);
             PERFORM enter_place(v_now, p, p.state, coalesce(p.lane, 0) >= 0);
             IF p.state = 0 THEN
                 RETURN NEXT woken(p.qid);

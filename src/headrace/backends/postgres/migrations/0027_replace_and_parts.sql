@@ -58,7 +58,7 @@ BEGIN
             WHERE j.id = p.id AND j.expires_at IS DISTINCT FROM p_now + r.expires;
             PERFORM leave_place(p_now, p);
             p.size := p.size + v_grown;
-            p.run_at := coalesce(r.run_at, p_now + r.delay);
+            p := put_off(p, coalesce(r.run_at, p_now + r.delay));
             PERFORM enter_place(p_now, p, p.state, coalesce(p.lane, 0) >= 0);
             IF p.gid IS NOT NULL THEN
                 v_qids := v_qids || p.qid;
