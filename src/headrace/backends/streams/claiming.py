@@ -104,7 +104,7 @@ class Claiming:
         if found.jobs and taken >= req.max_bytes:
             return found
         more = await self._take(replace(req, max_bytes=max(1, req.max_bytes - taken)), queues, left, at)
-        return Found(found.jobs + more.jobs, more.queues, more.cut, more.now, more.floor)
+        return more._replace(jobs=found.jobs + more.jobs, doubtful=found.doubtful or more.doubtful)
 
 
 def _parts(queues: Sequence[str], closed: Sequence[str]) -> list[tuple[str, ...] | None]:
@@ -126,8 +126,8 @@ def _claimed(req: r.Claim, found: Found, rest: r.Claimed | None, looked: Collect
             waits.append(rest.next_in)
         next_in = 0 if found.cut else min(waits, default=None)
     if rest is None:
-        return r.Claimed(jobs, next_in)
-    return replace(rest, jobs=jobs, next_in=next_in)
+        return r.Claimed(jobs, next_in, doubtful=found.doubtful)
+    return replace(rest, jobs=jobs, next_in=next_in, doubtful=found.doubtful)
 
 
 def _must_look(info: QueueInfo, at: r.Stamp) -> bool:

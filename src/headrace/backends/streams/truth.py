@@ -176,11 +176,11 @@ class Truth(PostgresBackend):
         """Deliveries become leases of PostgreSQL, as far as they are good."""
         if not found:
             return set()
-        return {row[0] for row in await self._call("take_over", at, max(one.floor for one in found), *_arrays(found))}
+        return {row[0] for row in await self._go_on("take_over", at, max(one.floor for one in found), *_arrays(found))}
 
     async def shut_queue(self, floor: int, queue: str, found: Sequence[Delivery], at: r.Stamp) -> bool:
         """Claims take the jobs of this queue; deliveries become leases. False: another Valkey is in charge."""
-        [[done]] = await self._call("shut_queue", at, floor, queue, *_arrays(found))
+        [[done]] = await self._go_on("shut_queue", at, floor, queue, *_arrays(found))
         return bool(done)
 
     async def open_queue(self, floor: int, queue: str, at: r.Stamp) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from random import getrandbits
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from headrace.backends.streams.connections import WindowConnections
@@ -54,6 +56,8 @@ class Found(NamedTuple):
     cut: bool
     now: int
     floor: int
+    doubtful: bool
+    """A job was given out that cannot be read. A census finds it, and it is given back."""
 
 
 class Numbers(NamedTuple):
@@ -193,12 +197,16 @@ class Windows:
         infos = {queue: _info(one) for queue, one in zip(queues, told, strict=True)}
         for queue, info in infos.items():
             self._note(queue, info.mode, info.feeds)
-        found = [leased(queues[number], int(epoch), begun == b"1", job, req.want) for number, epoch, begun, job in jobs]
-        if cut or len(found) < most or most == limit:
-            return Found(found, infos, bool(cut), int(now), floor)
+        found: list[Leased] = []
+        for number, epoch, begun, job in jobs:
+            with suppress(msgspec.DecodeError, ValueError, TypeError, AttributeError):
+                found.append(leased(queues[number], int(epoch), begun == b"1", job, req.want))
+        doubtful = len(found) < len(jobs)
+        if cut or len(jobs) < most or most == limit:
+            return Found(found, infos, bool(cut), int(now), floor, doubtful)
         rest = replace(req, max_bytes=max(1, req.max_bytes - int(used)))
         more = await self.claim(rest, queues, limit - most, at)
-        return Found(found + more.jobs, more.queues, more.cut, more.now, more.floor)
+        return more._replace(jobs=found + more.jobs, doubtful=doubtful or more.doubtful)
 
     def consumer(self, holder: str) -> str:
         """The name of a holder in the groups of streams."""

@@ -98,7 +98,7 @@ BEGIN
     WITH given AS MATERIALIZED (
         SELECT n.* FROM unnest(p_ids, p_epochs, p_holders, p_left) AS n (id, epoch, holder, rest) WHERE n.epoch >= v_floor ORDER BY n.id
     ), gone AS (  -- ready_pkey, one probe per id
-        DELETE FROM ready AS y USING given AS n WHERE y.id = ANY (ARRAY[n.id]) AND abs(y.epoch) < n.epoch
+        DELETE FROM ready AS y USING given AS n WHERE y.id = ANY (ARRAY[n.id]) AND y.epoch < n.epoch AND y.epoch > -n.epoch
         RETURNING y.*, n.epoch AS given_epoch, n.holder, n.rest
     ), held AS (
         INSERT INTO leased (lease_until, run_at, id, epoch, qid, attempt, lost, size, priority, keyed, begun, gid, holder, error)
@@ -136,7 +136,7 @@ BEGIN
     WITH gone AS (  -- ready_pkey, one probe per id
         DELETE FROM ready AS y
         USING unnest(p_ids, p_epochs, p_results, p_result_ttls) WITH ORDINALITY AS n (id, epoch, result, ttl, ord)
-        WHERE y.id = ANY (ARRAY[n.id]) AND abs(y.epoch) < n.epoch AND n.epoch >= v_floor AND NOT y.keyed AND y.gid IS NULL
+        WHERE y.id = ANY (ARRAY[n.id]) AND y.epoch < n.epoch AND y.epoch > -n.epoch AND n.epoch >= v_floor AND NOT y.keyed AND y.gid IS NULL
         RETURNING y.*, n.epoch AS given_epoch, n.ord, n.ttl, CASE WHEN n.ttl > 0 THEN n.result END AS result
     ), kept AS (
         INSERT INTO ended (
@@ -222,6 +222,12 @@ BEGIN
         OR EXISTS (SELECT 1 FROM policies AS p WHERE p.queue IN (q.name, '') AND p.depth IS NOT NULL);  -- policies_pkey
 END $$;
 
+-- The same of a job: it has an expiry, a group, a loss or many bytes, or a number that scripts do not count exactly.
+CREATE FUNCTION is_odd(y ready, p_most_bytes integer) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT y.dies_at IS NOT NULL OR y.gid IS NOT NULL OR y.lost > 0 OR y.size > p_most_bytes
+        OR y.epoch NOT BETWEEN -9007199254740991 AND 9007199254740990 OR y.run_at < -9007199254740991
+$$;
+
 -- A window gives out the jobs of this queue from now on. Returns false if it must not. The table is not read before it is
 -- locked: two that had read it would wait for each other.
 CREATE FUNCTION open_queue_v1(p_at bigint, p_floor bigint, p_queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE
@@ -285,13 +291,13 @@ BEGIN
     v_odd := v_qid IS NOT NULL AND is_odd(v_now, q);
     IF NOT v_odd THEN
         RETURN QUERY
-        SELECT y.id, y.priority, y.run_at, y.dies_at IS NOT NULL OR y.gid IS NOT NULL OR y.lost > 0 OR y.size > p_most_bytes, v_now
+        SELECT y.id, y.priority, y.run_at, is_odd(y, p_most_bytes), v_now
         FROM ready AS y  -- ready_line
         WHERE y.qid = v_qid AND y.lane IS NULL AND (y.priority, y.run_at, y.id) > (
             coalesce(p_priority, v_first.priority), coalesce(p_run_at, v_first.run_at), coalesce(p_id, v_first.id)
         ) ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT p_limit;
         RETURN QUERY
-        SELECT y.id, y.priority, y.run_at, y.dies_at IS NOT NULL OR y.gid IS NOT NULL OR y.lost > 0 OR y.size > p_most_bytes, v_now
+        SELECT y.id, y.priority, y.run_at, is_odd(y, p_most_bytes), v_now
         FROM ready AS y WHERE y.qid = v_qid AND y.lane = 0 AND y.run_at <= v_now + p_until  -- ready_later
         ORDER BY y.qid, y.run_at, y.id LIMIT p_limit;
         SELECT y.run_at INTO v_next FROM ready AS y WHERE y.qid = v_qid AND y.lane = 0 AND y.run_at > v_now + p_until  -- ready_later

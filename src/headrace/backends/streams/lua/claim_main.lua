@@ -4,40 +4,44 @@ local holder, limit, lease_for = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local bytes, largest = tonumber(ARGV[6]), tonumber(ARGV[7])
 -- How many jobs that have become due one claim brings into line, of all queues together.
 local promoting = 1000
-local open, lines, told, jobs = {}, {}, {}, {}
+local lines, told, jobs = {}, {}, {}
+
+local function promote(queue, i)
+    local due = promoting > 0 and call('ZRANGEBYSCORE', key('d', queue), '-inf', whole(now), 'LIMIT', 0, promoting) or {}
+    promoting = promoting - #due
+    for _, id in ipairs(due) do
+        local band, at, weight, epoch, begun, job = unpack(cmsgpack.unpack(call('HGET', key('e', queue), id)))
+        to_line(queue, id, band, at, weight, epoch, begun, job)
+        call('ZREM', key('d', queue), id)
+        call('HDEL', key('e', queue), id)
+    end
+    for _, band in ipairs(call('ZRANGE', key('b', queue), 0, -1)) do
+        table.insert(lines, {assert(tonumber(band)), #lines, i, queue})
+    end
+end
 
 for i = 8, #ARGV do
     local queue = ARGV[i]
     if call('HGET', key('m', queue), 'mode') == 'o' then
-        local due = promoting > 0 and call('ZRANGEBYSCORE', key('d', queue), '-inf', whole(now), 'LIMIT', 0, promoting) or {}
-        promoting = promoting - #due
-        for _, id in ipairs(due) do
-            local band, at, weight, epoch, begun, job = unpack(cmsgpack.unpack(call('HGET', key('e', queue), id)))
-            to_line(queue, id, band, at, weight, epoch, begun, job)
-            call('ZREM', key('d', queue), id)
-            call('HDEL', key('e', queue), id)
-        end
-        for _, band in ipairs(call('ZRANGE', key('b', queue), 0, -1)) do
-            table.insert(lines, {tonumber(band), #lines, i, queue})
-        end
+        try(queue, promote, queue, i)
     end
 end
 table.sort(lines, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
 
 local until_ = whole(now + lease_for)
-for _, line in ipairs(lines) do
-    local band, _, i, queue = unpack(line)
+local function hand_out(queue, band, i)
     local source = stream(queue, band)
     while limit > 0 and bytes > 0 do
         local count = math.max(1, math.min(limit, math.floor(bytes / largest)))
         local read = call('XREADGROUP', 'GROUP', GROUP, holder, 'COUNT', count, 'STREAMS', source, '>')
         if not read then
-            break
+            return
         end
         local found = read[1][2]
-        local held, leases, known = {}, {}, {}
+        local held, leases, known, given, weighs = {}, {}, {}, {}, 0
         for _, one in ipairs(found) do
             local _, id, _, at, _, weight, _, before, _, begun, _, job = unpack(one[2])
+            assert(job and is_epoch(before))
             if tonumber(at) > now then  -- the clock was set back
                 call('XACK', source, GROUP, one[1])
                 call('XDEL', source, one[1])
@@ -49,20 +53,26 @@ for _, line in ipairs(lines) do
                 table.insert(leases, until_)
                 table.insert(leases, id)
                 table.insert(known, id)
-                bytes = bytes - tonumber(weight)
-                limit = limit - 1
-                table.insert(jobs, {i - 8, epoch, begun, job})
+                weighs = weighs + tonumber(weight)
+                table.insert(given, {i - 8, epoch, begun, job})
             end
         end
-        if #known > 0 then
-            many('HSET', key('h', queue), held)
-            many('ZADD', key('l', queue), leases)
-            many('HDEL', key('k', queue), known)
+        many('HDEL', key('k', queue), known)
+        many('HSET', key('h', queue), held)
+        many('ZADD', key('l', queue), leases)
+        bytes = bytes - weighs
+        limit = limit - #given
+        for _, one in ipairs(given) do
+            table.insert(jobs, one)
         end
         if #found < count then
-            break
+            return
         end
     end
+end
+for _, line in ipairs(lines) do
+    local band, _, i, queue = unpack(line)
+    try(queue, hand_out, queue, band, i)
 end
 
 for i = 8, #ARGV do
@@ -72,13 +82,12 @@ for i = 8, #ARGV do
     local left, first = 0, ''
     if mode == 'o' then
         left = call('HLEN', key('k', queue))
-        first = call('ZRANGE', key('d', queue), 0, 0, 'WITHSCORES')[2] or ''
-        if at and at ~= '' and (first == '' or tonumber(at) < tonumber(first)) then
-            first = at
-        end
-        if look ~= '1' and at and at ~= '' and tonumber(at) <= now then
+        local later, delayed = tonumber(at) or LAST, tonumber(call('ZRANGE', key('d', queue), 0, 0, 'WITHSCORES')[2]) or LAST
+        if later <= now then
             look = '1'
         end
+        later = math.min(later, delayed)
+        first = later < LAST and whole(later) or ''
     end
     table.insert(told, {mode or '', feeds or '', look or '0', full or '0', first, left, whole(real - (tonumber(looked) or 0)), whole((tonumber(ends) or 0) - real)})
 end

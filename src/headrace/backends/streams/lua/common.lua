@@ -23,6 +23,7 @@ local base = KEYS[1]
 local GROUP = 'headrace'
 local SIGNALS, SIGNAL_TTL = 8, 60
 local ONES = {'', '', '', '', '', '', '', ''}
+local LAST = 2 ^ 53  -- numbers below it are exact here
 
 local general = call('HMGET', base .. ':G', 'floor', 'run', 'skew')
 local floor = tonumber(general[1])
@@ -104,23 +105,48 @@ local function wake(queue, jobs)
     end
 end
 
--- A delivery, as clients read it: id, epoch, holder, how long its lease lasts, begun, floor.
+local function is_epoch(text)
+    local number = tonumber(text)
+    return number ~= nil and number >= 0 and number < LAST
+end
+
+-- A delivery as it is kept; nothing if it cannot be read.
+local function unpacked(packed)
+    local good, found = pcall(cmsgpack.unpack, packed)
+    if good and type(found) == 'table' and is_epoch(found[1]) and type(found[2]) == 'string' and found[3] and found[4] and found[5] then
+        return unpack(found)
+    end
+end
+
+-- A delivery, as clients read it: id, epoch, holder, how long its lease lasts, begun, floor. One that cannot be read is over, under an epoch
+-- above the one that it had.
 local function delivery(queue, id)
     local packed = call('HGET', key('h', queue), id)
     if not packed then
         return nil
     end
-    local epoch, holder, _, _, begun = unpack(cmsgpack.unpack(packed))
+    local epoch, holder, _, _, begun = unpacked(packed)
     local rest = (tonumber(call('ZSCORE', key('l', queue), id)) or 0) - now
-    return {id, epoch, holder, whole(rest), begun, floor}
+    if not epoch then
+        return {id, whole(math.max(now, floor) + 1), '', '0', '1', floor}
+    end
+    return {id, epoch, holder, math.abs(rest) < LAST and whole(rest) or '0', begun, floor}
 end
 
 -- Jobs that were not given out leave the window.
 local function empty(queue)
-    for _, band in ipairs(call('ZRANGE', key('b', queue), 0, -1)) do
+    for _, band in ipairs(redis.pcall('ZRANGE', key('b', queue), 0, -1)) do
         call('UNLINK', stream(queue, band))
     end
     call('UNLINK', key('b', queue), key('d', queue), key('e', queue), key('k', queue), key('f', queue))
     call('HINCRBY', key('m', queue), 'feeds', 1)
     call('HDEL', key('m', queue), 'mark')
+end
+
+-- Call a step that reads a window. One that cannot be read is emptied, and looked for in PostgreSQL, which has all of it.
+local function try(queue, step, ...)
+    if not pcall(step, ...) then
+        empty(queue)
+        call('HSET', key('m', queue), 'look', '1')
+    end
 end

@@ -11,7 +11,7 @@ for _, band in ipairs(call('ZRANGE', key('b', queue), 0, -1)) do
     end
     local next = call('XRANGE', line, read, '+', 'COUNT', 1)[1]
     if next then
-        oldest = math.min(oldest or now, tonumber(next[2][4]))
+        oldest = math.min(oldest or now, tonumber(next[2][4]) or now)
     end
     for _, consumer in ipairs(call('XINFO', 'CONSUMERS', line, GROUP)) do
         consumers[consumer[2]] = true

@@ -3,7 +3,7 @@ local queue = ARGV[3]
 local gone = 0
 for _, band in ipairs(call('ZRANGE', key('b', queue), 0, -1)) do
     local line = stream(queue, band)
-    for _, consumer in ipairs(call('XINFO', 'CONSUMERS', line, GROUP)) do
+    for _, consumer in ipairs(redis.pcall('XINFO', 'CONSUMERS', line, GROUP)) do
         local about = {}
         for i = 1, #consumer, 2 do
             about[consumer[i]] = consumer[i + 1]

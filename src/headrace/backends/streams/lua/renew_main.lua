@@ -5,7 +5,7 @@ for i = 6, #ARGV, 2 do
     local packed = call('HGET', key('h', queue), ARGV[i])
     local good = 0
     if packed then
-        local epoch, holder = unpack(cmsgpack.unpack(packed))
+        local epoch, holder = unpacked(packed)
         if epoch == ARGV[i + 1] and holder == ARGV[4] and tonumber(epoch) >= floor then
             call('ZADD', key('l', queue), whole(now + tonumber(ARGV[5])), ARGV[i])
             good = 1

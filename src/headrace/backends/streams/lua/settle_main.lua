@@ -1,13 +1,15 @@
--- Deliveries that are over leave the window, if they are still what they were. ARGV: run id, at, queue, pairs of id and epoch.
+-- Deliveries that are over leave the window, if they are still what they were, or cannot be read. ARGV: run id, at, queue, pairs of id and epoch.
 local queue = ARGV[3]
 local ids, entries = {}, {}
 for i = 4, #ARGV, 2 do
     local packed = call('HGET', key('h', queue), ARGV[i])
     if packed then
-        local epoch, _, band, entry = unpack(cmsgpack.unpack(packed))
+        local epoch, _, band, entry = unpacked(packed)
         if epoch == ARGV[i + 1] then
             entries[band] = entries[band] or {}
             table.insert(entries[band], entry)
+        end
+        if not epoch or epoch == ARGV[i + 1] then
             table.insert(ids, ARGV[i])
         end
     end
