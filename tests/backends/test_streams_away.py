@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -167,3 +168,36 @@ async def test_after_a_hang_living_workers_have_time_to_beat(store: StreamsBacke
     await beat(late + 2 * gap)
     assert await reaped(late + 2 * gap) == 1
     assert job.epoch == T0
+
+
+async def test_a_hang_within_a_reap_takes_nothing_from_living_workers(store: StreamsBackend, server: Valkey) -> None:
+    """Valkey was asked whether it is steady, and stands still before it reads what it is asked then."""
+    gap, steady = SECOND, SECOND // 2
+    await store.insert([row(1)])
+    [job] = await take(store, lease=SHORT, at=None)
+    leases = [(job.id, job.epoch)]
+    script, loop = store._windows.connections.script, asyncio.get_running_loop()
+
+    async def beat(backend: Any) -> None:
+        await backend.renew(Beat("w2", "w2", ("q",), SHORT, gap=gap))
+
+    async def late(name: str, *given: Any) -> Any:
+        if name != "overdue":
+            return await script(name, *given)
+        server.freeze()
+        asked = asyncio.create_task(script(name, *given))
+        until = loop.time() + 1.4 * SHORT / SECOND
+        while loop.time() < until:
+            await beat(store.truth)
+        server.thaw()
+        return await asked
+
+    until = loop.time() + 2 * steady / SECOND
+    while loop.time() < until:
+        await beat(store)
+        await store.renew(Beat("w1", "w1", ("q",), SHORT, leases, gap=gap))
+    store._windows.connections.script = late  # type: ignore[method-assign]
+    assert await store.reap(Reap(holder="w2", gap=gap, steady=steady)) == []
+    store._windows.connections.script = script  # type: ignore[method-assign]
+    assert (await store.renew(Beat("w1", "w1", ("q",), SHORT, leases, gap=gap))).lost == []
+    assert await store.finish([done(job)]) == [JobState.COMPLETED]

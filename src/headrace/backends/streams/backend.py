@@ -254,9 +254,9 @@ class StreamsBackend:
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
         reaped: list[r.Reaped] = []
-        steady = await self._is_steady(req, at)
+        pulse = await self._feel(req, at)
         while True:
-            found = await self._changing.take_back(req.limit - len(reaped), at) if steady else 0
+            found = 0 if pulse is None else await self._changing.take_back(req.limit - len(reaped), pulse, at)
             reaped += await self.truth.reap(replace(req, limit=req.limit - len(reaped)), at)
             if not found or len(reaped) >= req.limit:
                 break
@@ -265,13 +265,13 @@ class StreamsBackend:
                 await self._relay.close(queue, at)
         return reaped
 
-    async def _is_steady(self, req: r.Reap, at: r.Stamp) -> bool:
-        """Whether Valkey has given living workers time to bring their beats."""
+    async def _feel(self, req: r.Reap, at: r.Stamp) -> Sequence[int] | None:
+        """By what Valkey tells whether it has given living workers time to bring their beats. None: it has not."""
         with suppress(BackendError):
-            now = await self._patiently(lambda: self._windows.beat(at))
+            await self._patiently(lambda: self._windows.beat(at))
             await self._changing.watch(at)
-            return req.holder is None or self._pulse.is_steady(now, req.gap, req.steady)
-        return False
+            return () if req.holder is None else self._pulse.told(req.gap, req.steady)
+        return None
 
 
 def _share(beat: r.Beat) -> float:

@@ -105,11 +105,11 @@ class Changing:
         if not await self._truth.watch(self._windows.floor, at):
             await self._windows.begin_again(at)
 
-    async def take_back(self, limit: int, at: r.Stamp) -> int:
+    async def take_back(self, limit: int, pulse: Sequence[int], at: r.Stamp) -> int:
         """Deliveries whose lease has ended become leases that have ended: a reap finds them. How many there were."""
         number = 0
         with suppress(BackendError):
-            for queue, found in (await self._windows.overdue(limit, at)).items():
+            for queue, found in (await self._windows.overdue(limit, at, pulse)).items():
                 await self._hand_over(queue, found, at)
                 number += len(found)
         return number

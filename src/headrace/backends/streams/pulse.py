@@ -17,6 +17,7 @@ class Pulse:
             self._since = now
         self._last = now
 
-    def is_steady(self, now: int, gap: int, steady: int) -> bool:
-        """Whether the last beat is no older than ``gap``, and beats have been steady for so long."""
-        return self._last is not None and now - gap <= self._last and self._since <= now - steady
+    def told(self, gap: int, steady: int) -> tuple[int, int, int, int] | None:
+        """What Valkey needs to know to tell whether the last beat is no older than ``gap``, and beats have been steady
+        for so long: only its own clock says so, at the moment when it matters. None: there was no beat."""
+        return None if self._last is None else (self._last, self._since, gap, steady)

@@ -237,9 +237,10 @@ class Windows:
         _, found = await self.run("held", at, queue, most, kind, "" if holder is None else self.consumer(holder))
         return self._deliveries(found)
 
-    async def overdue(self, most: int, at: Stamp) -> dict[str, list[Delivery]]:
-        """Deliveries whose lease has ended, by queue. Queues that are not used any more are forgotten."""
-        _, *found = await self.run("overdue", at, most, _UNUSED)
+    async def overdue(self, most: int, at: Stamp, pulse: Sequence[int] = ()) -> dict[str, list[Delivery]]:
+        """Deliveries whose lease has ended, by queue; none unless Valkey has been steady by this pulse, if there is one.
+        Queues that are not used any more are forgotten."""
+        _, *found = await self.run("overdue", at, most, _UNUSED, *pulse)
         return {queue.decode(): self._deliveries(some) for queue, some in zip(found[::2], found[1::2], strict=True)}
 
     async def find(self, queue: str, ids: Sequence[JobId], at: Stamp, *, recall: bool = False) -> list[Delivery]:

@@ -1,6 +1,10 @@
 -- Deliveries whose lease has ended, or that count for nothing, of all queues. ARGV: run id and floor, at, how many, microseconds after which a
--- queue that has nothing, and that nobody looked at, is forgotten. Answers pairs of a queue and its deliveries.
+-- queue that has nothing, and that nobody looked at, is forgotten; and, if living workers must have had time to beat: the caller's last beat, since
+-- when its beats have come without a gap, how long a gap is, and how long there must have been none. Answers pairs of a queue and its deliveries.
 local most, idle = tonumber(ARGV[3]), tonumber(ARGV[4])
+if ARGV[5] and (tonumber(ARGV[5]) < now - tonumber(ARGV[7]) or tonumber(ARGV[6]) > now - tonumber(ARGV[8])) then
+    most = 0
+end
 local answer = {'OK'}
 for _, queue in ipairs(call('SMEMBERS', base .. ':Q')) do
     local found = {}
