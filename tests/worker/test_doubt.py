@@ -22,11 +22,12 @@ ONCE = msgspec.msgpack.encode({DELIVERY: Delivery.AT_MOST_ONCE.value})
 
 class Torn(MemoryBackend):
     """A store on a line that breaks: so many answers to claims are ``lost``, of so many a ``part``, and while ``cut``
-    no beat gets through. So many times it ``hides`` what a holder has, as if that part of it gave no answer."""
+    no beat gets through; while it ``keeps`` leases, none of them is renewed. So many times it ``hides`` what a holder has, as if that part of it gave no answer."""
 
     lost = 0
     part = 0
     cut = False
+    keeps = False
     hides: int | None = None
 
     def sibling(self) -> Backend:
@@ -36,6 +37,8 @@ class Torn(MemoryBackend):
         async def renew(beat: Beat, at: Stamp = None) -> Renewed:
             if torn.cut:
                 raise Unavailable("the line is cut")
+            if torn.keeps:
+                return Renewed(busy=beat.leases)
             renewed = await MemoryBackend.renew(other, beat, at)  # type: ignore[arg-type]
             if renewed.held and torn.hides:
                 torn.hides -= 1
@@ -125,6 +128,30 @@ async def test_a_handler_is_told_when_its_worker_is_cut_off_past_its_lease() -> 
             await asyncio.sleep(0.01)
         seen.append(job.cancel.requested)
         store.cut = False
+        while job.cancel.doubtful:
+            await asyncio.sleep(0.01)
+
+    async with working(app):
+        handle = await watch.enqueue()
+        async with asyncio.timeout(30):
+            await handle.result()
+    assert seen == [False, False]
+
+
+async def test_a_handler_is_told_when_beats_get_through_but_do_not_renew_its_lease() -> None:
+    """As while a transaction has the job, or the server that gave it out is away."""
+    store = Torn()
+    app = app_on(store, lease="1500ms")
+    seen: list[bool] = []
+
+    @app.task
+    async def watch(job: Job[Any]) -> None:
+        seen.append(job.cancel.doubtful)
+        store.keeps = True
+        while not job.cancel.doubtful:
+            await asyncio.sleep(0.01)
+        seen.append(job.cancel.requested)
+        store.keeps = False
         while job.cancel.doubtful:
             await asyncio.sleep(0.01)
 
