@@ -38,7 +38,7 @@ SCENARIOS = {
     "poison": STORES,
     "freeze_workers": SERVERS,
     "kill_server": SERVERS,
-    "crash_after_claim": SERVERS,
+    "crash_after_claim": (*SERVERS, "streams"),
     "hang_store": (*STORES, "streams"),
     "fsync_window": ("valkey",),
     "kill_planners": STORES,

@@ -1,35 +1,26 @@
-"""SIGKILL the server the moment it has handed out jobs, and start it again at once: what was handed out stays so."""
+"""SIGKILL the server the moment it has handed out jobs, and start it again at once: what was handed out stays so. Of
+PostgreSQL and Valkey together, each in turn."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
-
-from chaos.findings import Findings
 from chaos.fleet import Fleet
-from chaos.jobs import dashed, records_of, until_done
+from chaos.jobs import records_of, until_done
 from chaos.ledger import Ledger, latest
-from chaos.lines import Lines
 from chaos.outcome import Outcome
-from chaos.stores import served
+from chaos.stores import SERVERS, PostgresStore, Store, StreamsStore, ValkeyStore, opened
+from chaos.strict import StrictJobs
 from chaos.worker import LEASE, STEP, make_app
 from headrace import App
-from headrace.schedules.plan import DELIVERY, Delivery
-from headrace.seam.records import JobId, Row
+from headrace.seam.records import JobId
 
 EACH = 8
 """Jobs of each kind in a round: plain ones, those that may be started once, those of groups."""
-GROUPS = 4
-ONCE = msgspec.msgpack.encode({DELIVERY: Delivery.AT_MOST_ONCE.value})
-"""The headers of a slot of a schedule that asks for it."""
 
 
 async def run(
@@ -48,28 +39,29 @@ async def run(
     ledger_folder = folder / "ledger"
     ledger_folder.mkdir()
     steps = max(1, round(lease / 2 / STEP))
-    with served(backend, folder) as store:
-        app = make_app(store.url, lease=lease)
+    with opened(backend, folder) as store:
+        servers = _servers(store)
+        lined = isinstance(store, StreamsStore)
+        app = make_app(store.url, lease=lease, lined=lined)
         async with app:
-            fleet = Fleet(store.url, ledger_folder, size=processes, seconds=0.0, rng=rng, lease=lease)
+            fleet = Fleet(store.url, ledger_folder, size=processes, seconds=0.0, rng=rng, lease=lease, lined=lined)
+            strict = StrictJobs(app, steps)
             ids: list[JobId] = []
-            once: list[JobId] = []
-            lines: list[Sequence[JobId]] = []
             began = time.monotonic()
             killed = 0
             first: list[JobId] = []
             drained = await _quiet(app, ledger_folder, fleet, first, began + budget)
             try:
-                for _ in range(rounds):
-                    made = _rows(app, steps)
+                for number in range(rounds):
+                    walk: Any = app.tasks["walk"]
+                    plain = [app.client.packer.pack(walk.job(steps)) for _ in range(EACH)]
                     since = time.monotonic_ns()
-                    new = [answer.id for answer in await (await app.client.backend()).insert(made)]
-                    ids += new
-                    once += new[EACH : 2 * EACH]
-                    lines += [new[2 * EACH + group :: GROUPS] for group in range(GROUPS)]
+                    stored = await (await app.client.backend()).insert([*plain, *strict.rows(EACH)])
+                    ids += [answer.id for answer in stored]
                     if await _handed_out(ledger_folder, since):
-                        await asyncio.to_thread(store.server.kill)
-                        await asyncio.to_thread(store.server.start)
+                        victim = servers[number % len(servers)].server
+                        await asyncio.to_thread(victim.kill)
+                        await asyncio.to_thread(victim.start)
                         killed += 1
                     drained = drained and await until_done(app, began + budget)
                 crashed = fleet.crashed()
@@ -78,30 +70,22 @@ async def run(
             records = await records_of(app, ids)
         integrity = store.integrity()
     ledger = Ledger(ledger_folder)
-    found = Findings(ids, records, ledger, asked=first)
-    runs = ledger.runs()
-    twice = sum(runs[dashed(job_id)] > 1 for job_id in once)
-    epochs = {record.id: record.epoch for record in records if record is not None}
-    early = Lines(ledger, epochs).early(lines)
-    reached = found.figures() | {
+    found, figures, problems = strict.judge(ids, records, ledger, asked=first, forgets=lined)
+    reached = found.figures() | figures | {
         "kills": killed,
-        "at most once, started twice": twice,
-        "jobs of groups out of order": early,
         "jobs taken back": ledger.count("stalled"),
-        "runs": sum(Counter(runs).values()),
+        "runs": ledger.runs().total(),
         "integrity": integrity,
         "seconds": round(time.monotonic() - began, 1),
         "exit codes": sorted(set(codes)),
-    }
+    }  # fmt: skip
     said = (
         (killed < rounds, f"only {killed} of {rounds} times jobs were handed out at all"),
-        (twice, f"{twice} jobs that may be started once were started twice"),
-        (early, f"{early} jobs of groups were started before the one in front of them had ended"),
         (integrity != "ok", f"the store's own check says {integrity}"),
         (not drained, "not everything was done in time"),
         (crashed, f"{crashed} workers ended by themselves: {fleet.errors()[-2000:]}"),
     )
-    problems = found.problems() + [text for bad, text in said if bad]
+    problems += found.problems() + [text for bad, text in said if bad]
     return Outcome(
         scenario="crash_after_claim",
         backend=store.name,
@@ -113,12 +97,14 @@ async def run(
     )
 
 
-def _rows(app: App, steps: int) -> list[Row]:
-    walk: Any = app.tasks["walk"]
-    pack = app.client.packer.pack
-    plain = [pack(walk.job(steps)) for _ in range(EACH)]
-    once = [replace(pack(walk.job(steps)), headers=ONCE) for _ in range(EACH)]
-    return plain + once + [pack(walk.options(group=f"g{n % GROUPS}").job(steps)) for n in range(EACH)]
+def _servers(store: Store) -> list[PostgresStore | ValkeyStore]:
+    """Those that are killed by turns."""
+    match store:
+        case StreamsStore():
+            return [store.gives, store.keeps]
+        case PostgresStore() | ValkeyStore():
+            return [store]
+    raise SystemExit(f"{store.name} is no server; there are {', '.join(SERVERS)} and streams")
 
 
 async def _quiet(app: App, ledger: Path, fleet: Fleet, ids: list[JobId], deadline: float) -> bool:

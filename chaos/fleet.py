@@ -29,8 +29,9 @@ class Fleet:
         ahead: float = AHEAD,
         witness: bool = False,
         objects: str = "",
+        lined: bool = False,
     ) -> None:
-        given = (url, folder, seconds, max_lost, lease, ahead, witness, objects)
+        given = (url, folder, seconds, max_lost, lease, ahead, witness, objects, lined)
         self._command = [sys.executable, "-m", "chaos.worker", *map(str, given)]
         self._errors = folder / "stderr.txt"
         self._rng = rng

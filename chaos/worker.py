@@ -1,5 +1,5 @@
 """A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS MAX_LOST LEASE AHEAD WITNESS
-OBJECTS``."""
+OBJECTS LINED``."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ def make_app(
     witness: bool = False,
     objects: str = "",
     patience: float = 30.0,
+    lined: bool = False,
 ) -> App:
     """The app that producers and workers share. Results name the epoch that made them; with ``witness`` the ledger
-    tells of leases too. ``objects`` is the URL of an object store for sections of more than a few hundred bytes."""
+    tells of leases too. ``objects`` is the URL of an object store for sections of more than a few hundred bytes.
+    ``lined``: there is another queue, for jobs of groups: of a queue that has some, no window gives out any."""
     worker = {"lease": lease, "reap": lease / 3, "poll": lease / 3, "concurrency": CONCURRENCY, "name": "random"}
     client = connect(
         url,
@@ -71,7 +73,6 @@ def make_app(
             ledger.write("end", str(job.id), epoch)
         return epoch
 
-    @app.task(name="walk", queue="chaos")
     async def walk(job: Job[Any], steps: int) -> int:
         """Goes by its own steps, not by the clock: a process that is stopped in the middle is there when it goes on."""
         epoch = job.lease.epoch
@@ -87,6 +88,10 @@ def make_app(
         if ledger:
             ledger.write("end", str(job.id), epoch)
         return epoch
+
+    app.task(name="walk", queue="chaos")(walk)
+    if lined:
+        app.task(name="line", queue="lines")(walk)
 
     @app.task(name="carry", queue="chaos")
     async def carry(job: Job[Any], load: str) -> int:
@@ -115,9 +120,12 @@ def make_app(
 
 
 def main() -> None:
-    url, folder, seconds, max_lost, lease, ahead, witness, objects = sys.argv[1:]
+    url, folder, seconds, max_lost, lease, ahead, witness, objects, lined = sys.argv[1:]
     lengths = float(lease), float(ahead)
-    make_app(url, Path(folder), float(seconds), int(max_lost), *lengths, witness == "True", objects).run()
+    app = make_app(
+        url, Path(folder), float(seconds), int(max_lost), *lengths, witness == "True", objects, lined=lined == "True"
+    )
+    app.run()
 
 
 if __name__ == "__main__":

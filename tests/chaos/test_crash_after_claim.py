@@ -9,7 +9,7 @@ from chaos import crash_after_claim
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("store", SERVERS)
+@pytest.mark.parametrize("store", [*SERVERS, "streams"])
 async def test_what_was_handed_out_stays_so_when_the_server_crashes(store: str, tmp_path: Path) -> None:
     """No epoch is given out twice, nothing that may be started once is started twice, and groups keep their order."""
     outcome = await crash_after_claim.run(
