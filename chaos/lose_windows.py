@@ -1,6 +1,6 @@
 """PostgreSQL and Valkey together, under load: Valkey is flushed, killed and stopped, PostgreSQL is killed, so are
-workers, and the object store is away for a minute. What Valkey forgets runs again; nothing is lost, and no stale
-outcome counts."""
+workers, and the object store is away for a minute. What Valkey forgets runs again; nothing is lost, no stale outcome
+counts, nothing that may be started once is started twice, and groups keep their order."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from chaos.ledger import Ledger
 from chaos.load import Load
 from chaos.outcome import Outcome
 from chaos.stores import PostgresStore, ValkeyStore, postgres, valkey
+from chaos.strict import StrictJobs
 from chaos.worker import LEASE, make_app
 from headrace import App, Streams
 from headrace.errors import Unavailable
@@ -30,6 +31,8 @@ from headrace.errors import Unavailable
 EACH_ROUND = {"flush": 1.0, "kill valkey": 2.0, "hang valkey": 0.5, "kill postgres": 1.0, "kill worker": 5.0}
 """How often each happens, for every round."""
 MAX_LOST = 20
+STRICT = 0.3
+"""Seconds between two batches of jobs that may be started once, and of groups."""
 _LOOK = 0.25
 """Seconds between two looks at the windows."""
 WEIGHT = 4_500
@@ -60,10 +63,10 @@ async def run(
         with postgres(folder) as keeps, valkey(folder, "everysec") as gives:
             scene = _Scene(keeps, gives, objects, folder / "ledger", rng)
             given = {"size": processes, "seconds": seconds, "lease": lease}
-            found, reached = await scene.play(rounds, rate, away, pause, budget, given)
+            found, reached, problems = await scene.play(rounds, rate, away, pause, budget, given)
     finally:
         objects.close()
-    problems = found.problems() + _said(reached)
+    problems += found.problems() + _said(reached)
     return Outcome(
         scenario="lose_windows",
         backend="streams",
@@ -100,31 +103,34 @@ class _Scene:
 
     async def play(
         self, rounds: int, rate: int, away: float, pause: float, budget: float, given: dict[str, Any]
-    ) -> tuple[Findings, dict[str, Any]]:
+    ) -> tuple[Findings, dict[str, Any], list[str]]:
         """All of it, and what came of it."""
         url = Streams(pg=self._keeps.url, valkey=self._gives.url, window=500).url
         places = {"url": url, "objects": self._objects.url("windows", timeout="2s")}
-        app = make_app(**places, lease=given["lease"])
+        app = make_app(**places, lease=given["lease"], lined=True)
         async with app:
-            fleet = Fleet(folder=self._ledger, rng=self._rng, max_lost=MAX_LOST, **places, **given)
+            fleet = Fleet(folder=self._ledger, rng=self._rng, max_lost=MAX_LOST, lined=True, **places, **given)
             load = Load(app, rate, heavy=WEIGHT)
+            strict = StrictJobs(app, steps=1)
             began = time.monotonic()
-            watching = asyncio.create_task(self._watch(app))
+            watching = asyncio.create_task(self._watch(app, fleet))
             try:
-                await self._trouble(fleet, load, rounds, away, pause)
+                await self._trouble(fleet, load, strict, rounds, away, pause)
                 over = time.monotonic()
                 drained = await until_done(app, over + budget)
                 seconds = round(over - began, 1), round(time.monotonic() - over, 1)
             finally:
                 watching.cancel()
                 codes = fleet.stop()
-            records = await records_of(app, list(load.acknowledged))
+            ids = [*load.acknowledged, *strict.ids]
+            records = await records_of(app, ids)
             windows = (await app.client.backend()).windows
             consumers = 0 if windows is None else max((one.consumers for one in await windows.look()), default=0)
         ledger = Ledger(self._ledger)
-        found = Findings(list(load.acknowledged), records, ledger, asked=load.asked)
-        return found, found.figures() | {name: self.done[name] for name in (*EACH_ROUND, "objects away")} | {
+        found, figures, problems = strict.judge(ids, records, ledger, asked=load.asked, forgets=True)
+        reached = found.figures() | figures | {name: self.done[name] for name in (*EACH_ROUND, "objects away")} | {
             "window open, of looks that were answered": round(self.seen["open"] / max(1, self.seen.total()), 2),
+            "workers that ended by themselves": self.done["start worker again"],
             "leases lost": ledger.count("lease_lost"),
             "runs beyond one for each job": ledger.count("start") - found.jobs,
             "enqueues that were given up": load.given_up,
@@ -136,22 +142,26 @@ class _Scene:
             "seconds to drain": seconds[1],
             "exit codes": sorted(set(codes)),
         }  # fmt: skip
+        return found, reached, problems
 
-    async def _watch(self, app: App) -> None:
+    async def _watch(self, app: App, fleet: Fleet) -> None:
         windows = (await app.client.backend()).windows
         assert windows is not None
         while True:
+            self.done["start worker again"] += fleet.replace_dead()
             with suppress(Unavailable):
                 self.seen.update(one.mode for one in await windows.look())
             await asyncio.sleep(_LOOK)
 
-    async def _trouble(self, fleet: Fleet, load: Load, rounds: int, away: float, pause: float) -> None:
+    async def _trouble(
+        self, fleet: Fleet, load: Load, strict: StrictJobs, rounds: int, away: float, pause: float
+    ) -> None:
         kills = round(EACH_ROUND["kill worker"] * rounds)
         each_round = [(name, each) for name, each in EACH_ROUND.items() if name != "kill worker"]
         others = [name for name, each in each_round for _ in range(max(1, int(each * rounds)))]
         self._rng.shuffle(others)
         async with asyncio.TaskGroup() as group:
-            producers = load.start(group)
+            producers = [*load.start(group), group.create_task(strict.produce(STRICT))]
             without = group.create_task(self._take_objects_away(away))
             killing = group.create_task(self._kill_workers(fleet, kills, 2 * pause * len(others) / kills))
             for trouble in others:
@@ -160,7 +170,7 @@ class _Scene:
                 self.done[trouble] += 1
             await asyncio.wait([without, killing])
             await asyncio.sleep(pause)
-            load.enough = True
+            load.enough = strict.enough = True
             await asyncio.wait(producers)
 
     async def _take_objects_away(self, seconds: float) -> None:

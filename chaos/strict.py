@@ -85,6 +85,7 @@ class StrictJobs:
         epochs = {record.id: record.epoch for record in records if record is not None}
         early = Lines(ledger, epochs).early(self._lines)
         figures = {
+            "at most once": len(self.once),
             "at most once, started twice": twice,
             "at most once, cancelled": len(cancelled),
             "at most once, cancelled though never started": sum(runs[dashed(job_id)] == 0 for job_id in cancelled),

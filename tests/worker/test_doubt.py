@@ -22,7 +22,8 @@ ONCE = msgspec.msgpack.encode({DELIVERY: Delivery.AT_MOST_ONCE.value})
 
 class Torn(MemoryBackend):
     """A store on a line that breaks: so many answers to claims are ``lost``, of so many a ``part``, and while ``cut``
-    no beat gets through; while it ``keeps`` leases, none of them is renewed. So many times it ``hides`` what a holder has, as if that part of it gave no answer."""
+    no beat gets through; while it ``keeps`` leases, none of them is renewed. So many times it ``hides`` what a holder
+    has, as if that part of it gave no answer."""
 
     lost = 0
     part = 0

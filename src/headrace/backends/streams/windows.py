@@ -238,8 +238,8 @@ class Windows:
         return self._deliveries(found)
 
     async def overdue(self, most: int, at: Stamp, pulse: Sequence[int] = ()) -> dict[str, list[Delivery]]:
-        """Deliveries whose lease has ended, by queue; none unless Valkey has been steady by this pulse, if there is one.
-        Queues that are not used any more are forgotten."""
+        """Deliveries whose lease has ended, by queue; with a pulse, none unless Valkey has been steady by it. Queues
+        that are not used any more are forgotten."""
         _, *found = await self.run("overdue", at, most, _UNUSED, *pulse)
         return {queue.decode(): self._deliveries(some) for queue, some in zip(found[::2], found[1::2], strict=True)}
 
