@@ -143,10 +143,10 @@ class Renewer:
             self._call_home(partial(self._orders.warn, job))
         if self._doubtful:
             self._call_home(partial(self._consumer.doubt, kept, doubtful=False))
-        busy = {*renewed.busy}
+        busy, told = {*renewed.busy}, {*self._doubtful}
         self._doubtful = [lease for lease in self._leases.in_doubt(self._leases.now()) if lease in busy] if busy else []
-        if self._doubtful:
-            self._call_home(partial(self._consumer.doubt, self._doubtful, doubtful=True))
+        if new := [lease for lease in self._doubtful if lease not in told]:
+            self._call_home(partial(self._consumer.doubt, new, doubtful=True))
         self._leases.say_again({lease: said[lease] for lease in renewed.busy if lease in said})
         self._orders.hear(renewed)
 
