@@ -100,13 +100,15 @@ def test_nothing_big_is_scanned_and_nothing_is_sorted(connection: apsw.Connectio
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("claim.take", ["SEARCH r USING PRIMARY KEY (lane=?)",
+        ("claim.take", ["SEARCH r USING PRIMARY KEY (lane=? AND (priority,run_at,id)<(?,?,?))",
                         "SEARCH j USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
         ("claim.lease", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)<(?,?,?))"]),
         ("claim.leave", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)<(?,?,?))"]),
         ("claim.lease_alike", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
         ("claim.leave_alike", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
-        ("claim.order", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)>(?,?,?))"]),
+        ("claim.order", ["SEARCH ready USING PRIMARY KEY "
+                         "(lane=? AND (priority,run_at,id)>(?,?,?) AND (priority,run_at,id)<(?,?,?))"]),
+        ("claim.ahead", ["SEARCH ready USING PRIMARY KEY (lane=?)"]),
         ("delayed.last", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)"]),
         ("delayed.next", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=?)"]),
         ("delayed.set_lanes", ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", "LIST SUBQUERY 1",

@@ -21,6 +21,9 @@ _SQL = load("alter")
 _FINISH = load("finish")
 _INSERT = load("insert")
 
+CHANGED_AT_ONCE = 250
+"""Jobs that one transaction changes or takes back."""
+
 
 async def alter_many(sel: r.Selector, change: r.Change, now: int, read: Read, write: Write) -> list[r.Altered]:
     """Change up to ``sel.limit`` jobs in the order of their ids; fewer answers mean that none is left."""
@@ -29,8 +32,9 @@ async def alter_many(sel: r.Selector, change: r.Change, now: int, read: Read, wr
     while here is not None and len(answers) < sel.limit:
         look = partial(candidates, sel, change, here, sel.limit - len(answers))
         seqs, here = await read(look, now)
-        if seqs:
-            answers += await write(partial(_alter_matching, sel, change, seqs), now)
+        for start in range(0, len(seqs), CHANGED_AT_ONCE):
+            some = seqs[start : start + CHANGED_AT_ONCE]
+            answers += await write(partial(_alter_matching, sel, change, some), now)
     return answers
 
 

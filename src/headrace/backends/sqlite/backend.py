@@ -25,7 +25,7 @@ from headrace.backends.sqlite import (
     shrinking,
     sweeping,
 )
-from headrace.backends.sqlite.altering import alter_many, alter_named
+from headrace.backends.sqlite.altering import CHANGED_AT_ONCE, alter_many, alter_named
 from headrace.backends.sqlite.archive import ends
 from headrace.backends.sqlite.connection_thread import Command, Done, T
 from headrace.backends.sqlite.documents import SqliteDocuments
@@ -63,8 +63,6 @@ _SURVIVES = {
 }
 
 _COSTS = Costs(row=15, key=16, inbox=8, group=30, tenant=30, queue=30, completed=12, settled=150)
-_CHANGED = 250
-"""Jobs that one transaction changes or takes back by name."""
 _NAMED = 1_000
 """Queues that one transaction claims from."""
 
@@ -261,8 +259,8 @@ class SqliteBackend(lock_guard.Watched):
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
         reaped: list[r.Reaped] = []
         while (left := req.limit - len(reaped)) > 0:
-            reaped += (some := await self._reap(msgspec.structs.replace(req, limit=min(left, _CHANGED)), at))
-            if len(some) < _CHANGED:
+            reaped += (some := await self._reap(msgspec.structs.replace(req, limit=min(left, CHANGED_AT_ONCE)), at))
+            if len(some) < CHANGED_AT_ONCE:
                 break
         return reaped
 
@@ -284,7 +282,7 @@ class SqliteBackend(lock_guard.Watched):
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         if sel.ids is None and sel.keys is None:
             return await alter_many(sel, change, self._now() if at is None else at, self._read, self._write)
-        return [one for some in of_selection(sel, _CHANGED) for one in await self._alter_named(some, change, at)]
+        return [one for some in of_selection(sel, CHANGED_AT_ONCE) for one in await self._alter_named(some, change, at)]
 
     async def _alter_named(self, sel: r.Selector, change: r.Change, at: r.Stamp) -> list[r.Altered]:
         weight = len(sel.ids or ()) + len(sel.keys or ())

@@ -237,14 +237,19 @@ def _take_plain(tx: Transaction, found: Heads, taken: SqliteTaken, most: int, no
     heads = [head for head in found.plain.values() if head.first is not None]
     if not heads:
         return
+    lanes = array("q", [head.qid for head in heads])
     any_expired = tx.first(_SQL["any_expired"], (now,)) is not None
+    upto = _reach(tx, lanes, most, now) if any_expired else _HIGHEST
     room = _Room(most, taken.bytes)
-    jobs = _take(tx, heads[0], taken, most, now, room) if len(heads) == 1 else _merge(tx, heads, taken, room, now)
+    if len(heads) == 1:
+        jobs = _take(tx, heads[0], taken, most, now, upto, room)
+    else:
+        jobs = _merge(tx, heads, taken, room, now, upto)
     taken.jobs += jobs
     taken.bytes = room.bytes
     is_cut = room.full or taken.visits <= 0
-    last = (jobs[-1].priority, jobs[-1].run_at, jobs[-1].id) if is_cut else _HIGHEST
-    lanes = array("q", [head.qid for head in heads])
+    taken.unfinished = taken.unfinished or (upto != _HIGHEST and not is_cut)
+    last = (jobs[-1].priority, jobs[-1].run_at, jobs[-1].id) if is_cut else upto
     if taken.req.lost_below is not None:
         passed_over = tx.rows(_SQL["passed_over"], (apsw.carray(lanes), now, taken.lost_bound, *last))
         taken.passed_in.update(lane for (lane,) in passed_over)
@@ -253,11 +258,37 @@ def _take_plain(tx: Transaction, found: Heads, taken: SqliteTaken, most: int, no
         taken.expired += expire(tx, met, now)
 
 
-def _merge(tx: Transaction, heads: Sequence[Head], taken: SqliteTaken, room: _Room, now: int) -> list[Leased]:
+def _reach(tx: Transaction, lanes: array[int], most: int, now: int) -> Key:
+    """How far a claim goes: up to as many expired jobs as it cancels at once."""
+    [expired] = tx.one(_SQL["count_expired"], (apsw.carray(lanes), now, EXPIRED_AT_ONCE))
+    if expired < EXPIRED_AT_ONCE:
+        return _HIGHEST
+    dying = array("q", [lane for [lane] in tx.rows(_SQL["dying"], (apsw.carray(lanes), now, 1))])
+    each = max(1, EXPIRED_AT_ONCE // len(dying))
+    crowded = [lane for [lane] in tx.rows(_SQL["dying"], (apsw.carray(dying), now, each))]
+    ends = []
+    for lane in crowded:
+        rows = tx.rows(_SQL["ahead"], (lane, now, each + most // len(crowded)))
+        ends.append(_nth_expired(rows, each) or tuple(rows[-1][:3]))
+    return min(ends, default=_HIGHEST)
+
+
+def _nth_expired(rows: Sequence[Any], number: int) -> Key | None:
+    for priority, run_at, job_id, is_expired in rows:
+        number -= is_expired
+        if not number:
+            return priority, run_at, job_id
+    return None
+
+
+def _merge(
+    tx: Transaction, heads: Sequence[Head], taken: SqliteTaken, room: _Room, now: int, upto: Key
+) -> list[Leased]:
     """The first jobs of several queues. A queue is read only when its first job comes up."""
     step = min(room.jobs, max(2, 2 * room.jobs // len(heads)))
     ahead: list[tuple[Key, int, int, Iterator[Any]]] = [
-        (head.first or _LOWEST, number, -1, _read(tx, head.qid, taken, step, now)) for number, head in enumerate(heads)
+        (head.first or _LOWEST, number, -1, _read(tx, head.qid, taken, step, now, upto))
+        for number, head in enumerate(heads)
     ]
     heapify(ahead)
     shares: Counter[int] = Counter()
@@ -275,17 +306,17 @@ def _merge(tx: Transaction, heads: Sequence[Head], taken: SqliteTaken, room: _Ro
             heappop(ahead)
         else:
             heapreplace(ahead, (row[:3], number, row[3], following))
-    jobs = [job for number, share in shares.items() for job in _take(tx, heads[number], taken, share, now)]
+    jobs = [job for number, share in shares.items() for job in _take(tx, heads[number], taken, share, now, upto)]
     jobs.sort(key=lambda job: (job.priority, job.run_at, job.id))
     return jobs
 
 
-def _read(tx: Transaction, lane: int, taken: SqliteTaken, step: int, now: int) -> Iterator[Any]:
+def _read(tx: Transaction, lane: int, taken: SqliteTaken, step: int, now: int, upto: Key) -> Iterator[Any]:
     """The claimable jobs of a lane in order: priority, run_at, id and what is wanted of them weighs."""
     last, want = _LOWEST, taken.req.want
     order = _SQL["order" if want is None else "order_with_cells"]
     while True:
-        rows = tx.rows(order, (lane, *last, now, taken.lost_bound, step))
+        rows = tx.rows(order, (lane, *last, now, taken.lost_bound, step, *upto))
         if want is None:
             yield from rows
         else:
@@ -304,15 +335,15 @@ def _any_delayed(rows: Sequence[Any], now: int) -> bool:
 
 
 def _take(
-    tx: Transaction, head: Head, taken: SqliteTaken, limit: int, now: int, room: _Room | None = None
+    tx: Transaction, head: Head, taken: SqliteTaken, limit: int, now: int, upto: Key, room: _Room | None = None
 ) -> list[Leased]:
     """Lease the first jobs of one queue that there is room for."""
     qid, queue, _, _ = head
     req = taken.req
-    rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))
+    rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit, *upto))
     while rows and _any_delayed(rows, now):
         demote(tx, qid, now)
-        rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))
+        rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit, *upto))
     if room is not None:
         if req.want is None:
             sizes = [row[-1] for row in rows]

@@ -25,8 +25,8 @@ _STATEMENTS = {
 """What leases jobs, and takes them out of ``ready``: jobs at the head of a priority, other jobs that follow each other,
 and single ones."""
 
-EXPIRED_AT_ONCE = 1_000
-"""A claim cancels at most this many expired jobs. It passes over the others, which are left to the reapers."""
+EXPIRED_AT_ONCE = 250
+"""A claim cancels at most this many expired jobs. It ends where it meets another."""
 _NEVER = 2**31
 """More losses than any job has."""
 
@@ -121,11 +121,15 @@ class LeaseWriter:
             ) = row  # fmt: skip
             if left <= 0:
                 break
-            drawn += 1
             if dies_at is not None and dies_at <= now:
+                if len(self._expired) + len(taken.expired) >= EXPIRED_AT_ONCE:
+                    taken.work(taken.visits)
+                    break
                 self._set_expired(lane, task, tenant, row)
                 unsound.add(job_id)
+                drawn += 1
                 continue
+            drawn += 1
             if lost >= bound:
                 taken.passed.setdefault(job_id, (tid, run_at))
                 taken.passed_in.add(self._qid)
@@ -172,12 +176,11 @@ class LeaseWriter:
             places.append((lane, priority, run_at, job_id))
 
     def _set_expired(self, lane: int, task: str, tenant: str, row: Any) -> None:
-        if len(self._expired) + len(self._taken.expired) < EXPIRED_AT_ONCE:
-            priority, run_at, job_id, seq, epoch, attempt, lost, size, _, gid, key, *_ = row
-            self._expired.append((
-                lane, priority, run_at, job_id, seq, epoch, attempt, lost, size, gid, self._qid, self._queue, task,
-                tenant, key,
-            ))  # fmt: skip
+        priority, run_at, job_id, seq, epoch, attempt, lost, size, _, gid, key, *_ = row
+        self._expired.append((
+            lane, priority, run_at, job_id, seq, epoch, attempt, lost, size, gid, self._qid, self._queue, task,
+            tenant, key,
+        ))  # fmt: skip
 
     def write(self) -> None:
         """Write the leases."""

@@ -136,7 +136,7 @@ class SqliteVisits:
             tenant.jobs = TenantJobs(self._tx, tenant.lanes, self.turns.policy.ageing, self._now)
         turns = self.turns
         taken = 0
-        while taken < most and (not taken or self._taken.left):
+        while taken < most and self._taken.visits > 0 and (not taken or self._taken.left):
             run = tenant.jobs.draw(turns, most - taken)
             if run is None:
                 break

@@ -58,11 +58,38 @@ LIMIT ?4
 -- Partial index ready_dying.
 SELECT 1 FROM ready INDEXED BY ready_dying WHERE dies_at IS NOT NULL AND dies_at <= ?1 LIMIT 1
 
+-- name: count_expired
+-- Partial index ready_doomed: (lane, dies_at <= now) of each lane, a bounded number of jobs.
+SELECT count(*) FROM (
+    SELECT 1 FROM carray(?1) AS wanted
+    CROSS JOIN ready AS r INDEXED BY ready_doomed
+    WHERE r.lane = wanted.value AND r.dies_at IS NOT NULL AND r.dies_at <= ?2
+    LIMIT ?3
+)
+
+-- name: dying
+-- Partial index ready_doomed: the lanes that have at least so many jobs that have expired.
+SELECT wanted.value FROM carray(?1) AS wanted
+WHERE ?3 <= (
+    SELECT count(*) FROM (
+        SELECT 1 FROM ready AS r INDEXED BY ready_doomed
+        WHERE r.lane = wanted.value AND r.dies_at IS NOT NULL AND r.dies_at <= ?2
+        LIMIT ?3
+    )
+)
+
+-- name: ahead
+-- PRIMARY KEY of ready: one lane from its head on, already in claim order. The last column: whether it has expired.
+SELECT priority, run_at, id, ifnull(dies_at <= ?2, 0) FROM ready
+WHERE lane = ?1
+ORDER BY priority, run_at, id
+LIMIT ?3
+
 -- name: order
 -- PRIMARY KEY of ready: one lane from one job on, already in claim order.
 SELECT priority, run_at, id, size FROM ready
 WHERE lane = ?1 AND (priority, run_at, id) > (?2, ?3, ?4) AND run_at <= ?5 AND (dies_at IS NULL OR dies_at > ?5)
-    AND lost < ?6
+    AND lost < ?6 AND (priority, run_at, id) <= (?8, ?9, ?10)
 ORDER BY priority, run_at, id
 LIMIT ?7
 
@@ -71,7 +98,7 @@ LIMIT ?7
 SELECT r.priority, r.run_at, r.id, r.size, j.parameters, j.vm_state, j.metadata, j.blob
 FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
 WHERE r.lane = ?1 AND (r.priority, r.run_at, r.id) > (?2, ?3, ?4) AND r.run_at <= ?5
-    AND (r.dies_at IS NULL OR r.dies_at > ?5) AND r.lost < ?6
+    AND (r.dies_at IS NULL OR r.dies_at > ?5) AND r.lost < ?6 AND (r.priority, r.run_at, r.id) <= (?8, ?9, ?10)
 ORDER BY r.priority, r.run_at, r.id
 LIMIT ?7
 
@@ -82,6 +109,7 @@ SELECT
     j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob, j.grp, r.size
 FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
 WHERE r.lane = ?1 AND (r.dies_at IS NULL OR r.dies_at > ?2) AND r.lost < ?3
+    AND (r.priority, r.run_at, r.id) <= (?5, ?6, ?7)
 ORDER BY r.priority, r.run_at, r.id
 LIMIT ?4
 

@@ -1,0 +1,86 @@
+"""No transaction of SQLite does work that grows with what users choose: others wait for its end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.backends.sqlite import SqliteBackend
+from headrace.seam.policy import Policy
+from headrace.seam.records import Cancel, Claim, Row, Selector
+from headrace.testing.conformance.base import LEASE, SECOND, T0, row
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteBackend]:
+    backend = SqliteBackend(tmp_path / "jobs.db", durability="normal")
+    await backend.open()
+    yield backend
+    await backend.close()
+
+
+class Transactions:
+    """How many steps of SQLite's machine each transaction takes that is committed from now on."""
+
+    def __init__(self, store: SqliteBackend) -> None:
+        assert store._writer is not None
+        self._connection = store._writer._connection
+        self._count = 0
+        self._steps: list[int] = []
+        self._connection.set_progress_handler(self._step, 1)
+        self._connection.set_commit_hook(self._committed)
+
+    def _step(self) -> bool:
+        self._count += 1
+        return False
+
+    def _committed(self) -> bool:
+        self._steps.append(self._count)
+        self._count = 0
+        return False
+
+    def taken(self) -> list[int]:
+        """Since it was last asked."""
+        steps, self._steps, self._count = self._steps, [], 0
+        return steps
+
+
+async def fill(store: SqliteBackend, rows: Sequence[Row]) -> None:
+    for first in range(0, len(rows), 1_000):
+        await store.insert(rows[first : first + 1_000], T0)
+
+
+def jobs(first: int, count: int, **changes: Any) -> list[Row]:
+    return [row(n, **changes) for n in range(first, first + count)]
+
+
+async def test_a_change_of_many_jobs_is_made_in_short_steps(store: SqliteBackend) -> None:
+    await fill(store, jobs(0, 3_000))
+    transactions = Transactions(store)
+    assert len(await store.alter(Selector(queue="q", limit=250), Cancel(), T0)) == 250
+    few = max(transactions.taken())
+    assert len(await store.alter(Selector(queue="q", limit=2_500), Cancel(), T0)) == 2_500
+    assert max(transactions.taken()) <= few * 1.2
+    assert len(await store.alter(Selector(queue="q", limit=2_500), Cancel(), T0)) == 250
+
+
+@pytest.mark.parametrize(("governed", "queues"), [(False, 1), (True, 1), (False, 30)])
+async def test_a_claim_cancels_few_expired_jobs(store: SqliteBackend, governed: bool, queues: int) -> None:
+    names = ("q", *(f"q{n}" for n in range(1, queues)))
+    if governed:
+        await store.policies.save(Policy(queue="q", tenant_batch=1_000), T0)
+    await fill(store, [row(n, queue=names[n * n % queues], priority=-1, expires=SECOND) for n in range(3_000)])
+    await store.insert([row(9_000)], T0)
+    transactions = Transactions(store)
+    cancelled, claims = 0, 0
+    while not (claimed := await store.claim(Claim("w", names, 1, LEASE), T0 + SECOND)).jobs:
+        assert claimed.next_in == 0
+        assert 0 < len(claimed.expired) <= 250
+        cancelled += len(claimed.expired)
+        claims += 1
+    assert cancelled + len(claimed.expired) == 3_000
+    steps = transactions.taken()
+    assert max(steps[1:]) <= min(steps[1:-1]) * 1.2
