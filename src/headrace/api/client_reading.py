@@ -98,6 +98,7 @@ class ClientReading(ClientConnection):
                 return found
 
     async def stats(self, queues: Iterable[str] | None = None) -> r.Stats:
-        """The store in numbers. With ``queues``, only these and their workers: other queues then cost nothing."""
+        """The store in numbers. With ``queues``, only these and their workers: other queues then cost nothing.
+        With no queues at all, ``()``, only all workers."""
         names = None if queues is None else validation.check_queues(queues)
         return await (await self.backend()).stats(self.clock.stamp(), queues=names)

@@ -96,7 +96,7 @@ async def list_command(store: Store, tenant: str | None, queue: str | None, limi
         schedules = App(client).schedules
         found = await schedules.list(tenant=tenant, queue=queue, limit=limit + 1)
         rows = [row for one in found[:limit] if (row := await _row(schedules, one, at)) is not None]
-        workers = (await client.stats()).workers
+        workers = (await client.stats(())).workers
     more = len(found) > limit
     if as_json:
         print_json({"schedules": [row.to_dict() for row in rows], "more": more})

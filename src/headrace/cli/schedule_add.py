@@ -82,7 +82,7 @@ async def add_command(
         await note_change(client, "add schedule", schedule=name, rule=rule, tz=given["tz"], task=job.task)
         made = await app.schedules.put(spec)
         instants = await app.schedules.next(name, 1)
-        workers = (await client.stats()).workers
+        workers = (await client.stats(())).workers
     done = "added" if before is None else "unchanged" if before.updated_at == made.updated_at else "replaced"
     if as_json:
         print_json(made.to_dict() | {"status": done, "next": instants[0] if instants else None})

@@ -89,6 +89,8 @@ class HardBounds:
         self._situation: Situation | None = None
         self._workers = _UNKNOWN
         self._counted_at = -math.inf
+        self._counts = False
+        """Whether the duty is to count the workers."""
         self._asked: set[JobState] = set()
         """States that the duty is to look after."""
         self._coming: set[JobState] = set()
@@ -141,6 +143,7 @@ class HardBounds:
             if state in loads and self._is_due(bounds[state]):
                 self._call_soon(bounds[state])
         if JobState.FAILED in loads and self._is_due(bounds[JobState.FAILED]):
+            self._call_to_count()
             await self._sweep_states((JobState.FAILED,), only_due=True)
 
     def ended(self, state: JobState, count: int) -> None:
@@ -162,7 +165,15 @@ class HardBounds:
     def _call(self, state: JobState) -> None:
         self._coming.discard(state)
         self._asked.add(state)
+        if state is JobState.FAILED:
+            self._call_to_count()
         self.called.set()
+
+    def _call_to_count(self) -> None:
+        """No trip waits for the number of workers: the duty finds it out meanwhile."""
+        if asyncio.get_running_loop().time() - self._counted_at > _FRESH:
+            self._counts = True
+            self.called.set()
 
     async def catch_up(self) -> None:
         """Remove what is over its bounds of the states that the duty was called for. Raises nothing."""
@@ -170,6 +181,15 @@ class HardBounds:
         asked, self._asked = self._asked, set()
         if asked:
             await self._sweep_states(asked)
+        if self._counts:
+            await self._count_workers()
+
+    async def _count_workers(self) -> None:
+        self._counts, self._counted_at = False, asyncio.get_running_loop().time()
+        try:
+            self._workers = max(1, len((await self._backend.stats(self._clock.stamp(), queues=())).workers))
+        except Exception as error:
+            log.debug("the workers could not be counted; it is tried again: %s", error)
 
     async def sweep_all(self) -> None:
         """The same for all states."""
@@ -182,9 +202,6 @@ class HardBounds:
         try:
             self._situation = situation = await self._sweeper.look()  # there may be a vault by now
             async with self._one_at_a_time:
-                if JobState.FAILED in states and now - self._counted_at > _FRESH:
-                    self._workers = max(1, len((await self._backend.stats(self._clock.stamp())).workers))
-                    self._counted_at = now
                 for state in states:
                     if self._is_due(situation.bounds[state]) or not only_due:
                         await self._sweep(situation.bounds[state], situation)

@@ -616,7 +616,8 @@ class Backend(Protocol):
         """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest.
 
         With ``queues``: only these, and the workers that claim from one of them, without ``kept``. The
-        cost depends on these queues and workers, not on how many other queues there are.
+        cost depends on these queues and workers, not on how many other queues there are. With no queues at all, ``()``:
+        all workers that are listed, and nothing else.
         """
 
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:

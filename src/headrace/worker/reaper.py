@@ -88,7 +88,7 @@ class Reaper:
         if self._guest_of is None:
             return True
         try:
-            workers = (await self._backend.stats(self._clock.stamp())).workers
+            workers = (await self._backend.stats(self._clock.stamp(), queues=())).workers
         except Unavailable:
             return False
         return all(self._guest_of.issuperset(worker.queues) for worker in workers)

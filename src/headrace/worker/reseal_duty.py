@@ -75,5 +75,6 @@ class ResealDuty:
         return done
 
     async def _share(self) -> Share:
-        listed = sorted({one.worker for one in (await self._backend.stats(self._clock.stamp())).workers})
+        stats = await self._backend.stats(self._clock.stamp(), queues=())
+        listed = sorted({one.worker for one in stats.workers})
         return Share(listed.index(self._worker), len(listed)) if self._worker in listed else Share()

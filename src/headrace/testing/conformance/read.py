@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.seam.policy import Policy, QueuePause
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Beat, JobId, JobKey, Pause, Selector, SweepTarget
+from headrace.seam.records import Beat, JobId, JobKey, Pause, Selector, Stats, SweepTarget
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 
@@ -174,13 +174,21 @@ class ReadTests(ConformanceBase):
         for name, queues in (("one", ("q", "b")), ("two", ("b", "c")), ("three", ("c",))):
             await store.renew(Beat(name, name, queues, LEASE), T0)
         everything = await store.stats(T0)
-        for names in (["b"], ["c", "q", "none"], ["paused"], []):
+        for names in (["b"], ["c", "q", "none"], ["paused"]):
             found = await store.stats(T0, queues=names)
             assert found.queues == [queue for queue in everything.queues if queue.queue in names]
             assert [worker.worker for worker in found.workers] == [
                 worker.worker for worker in everything.workers if set(worker.queues) & set(names)
             ]
             assert found.kept == []
+
+    async def test_stats_of_no_queues_tell_of_all_workers_and_of_nothing_else(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2, queue="b"))
+        for name, queues in (("one", ("q",)), ("two", ("b", "c")), ("three", ())):
+            await store.renew(Beat(name, name, queues, LEASE), T0)
+        everything = await store.stats(T0)
+        assert len(everything.workers) == 3
+        assert await store.stats(T0, queues=()) == Stats([], everything.workers, [])
 
     async def test_stats_of_a_drained_queue_go_back_to_nothing(self, store: Backend) -> None:
         await self.put(store, row(1))

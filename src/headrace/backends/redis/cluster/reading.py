@@ -83,7 +83,7 @@ def _asked_for(shards: Shards, sel: Selector) -> list[ClusterShard]:
 
 async def stats(shards: Shards, at: Stamp, names: Sequence[str] | None) -> Stats:
     """Each queue is in one shard; a worker is listed in all of them."""
-    if names is None:
+    if not names:
         asked = shards.all
     else:
         asked = [shards.all[number] for number in dict.fromkeys(shards.number_of(name) for name in names)]
