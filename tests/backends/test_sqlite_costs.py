@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.backends.sqlite import SqliteBackend
-from headrace.seam.policy import Policy
-from headrace.seam.records import Cancel, Claim, Row, Selector
-from headrace.testing.conformance.base import LEASE, SECOND, T0, row
+from headrace.backends.sqlite import SqliteBackend, rules
+from headrace.seam.policy import Policy, QueuePause
+from headrace.seam.records import Cancel, Claim, Reap, Row, Selector
+from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, row
 
 
 @pytest.fixture
@@ -84,3 +84,50 @@ async def test_a_claim_cancels_few_expired_jobs(store: SqliteBackend, governed: 
     assert cancelled + len(claimed.expired) == 3_000
     steps = transactions.taken()
     assert max(steps[1:]) <= min(steps[1:-1]) * 1.2
+
+
+async def test_a_rule_for_all_tenants_reaches_them_in_short_steps(store: SqliteBackend) -> None:
+    for queue, number in (("few", 1_000), ("many", 5_000)):
+        await store.policies.save(Policy(queue=queue, tenant_running=1), T0)
+        start = 10_000 * len(queue)
+        await fill(store, [row(start + n, queue=queue, tenant=f"t{n}", delay=HOUR) for n in range(number)])
+    transactions = Transactions(store)
+    most = {}
+    for queue in ("few", "many"):
+        await store.policies.pause(QueuePause(queue, task="x"), T0)
+        most[queue] = max(transactions.taken())
+    assert most["many"] <= most["few"] * 1.2
+    asleep = "SELECT count(*) FROM tenants WHERE wake_at > ?"
+    assert store_rows(store, asleep, T0) == [(0,)]
+
+
+def store_rows(store: SqliteBackend, sql: str, *bindings: Any) -> list[Any]:
+    assert store._writer is not None
+    return list(store._writer._connection.execute(sql, bindings))
+
+
+async def test_a_number_per_group_reaches_all_groups_in_short_steps(store: SqliteBackend) -> None:
+    for queue, number in (("few", 100), ("many", 800)):
+        start = 10_000 * len(queue)
+        await fill(store, [row(start + n, queue=queue, group=f"g{n % number}") for n in range(2 * number)])
+    transactions = Transactions(store)
+    most = {}
+    for queue in ("few", "many"):
+        await store.policies.save(Policy(queue=queue, group_running=2), T0)
+        most[queue] = max(transactions.taken())
+    assert most["many"] <= most["few"] * 1.2
+    taken = 0
+    while jobs := (await store.claim(Claim("w", ("many",), 1_000, LEASE), T0)).jobs:
+        taken += len(jobs)
+    assert taken == 1_600
+
+
+async def test_a_reap_goes_on_where_whoever_changed_a_rule_has_died(store: SqliteBackend) -> None:
+    await fill(store, [row(n, group=f"g{n % 300}") for n in range(600)])
+    assert await store._write(lambda tx, now: rules.save(tx, Policy(queue="q", group_running=2), now), T0)
+    called = []
+    for _ in range(4):
+        [[number]] = store_rows(store, "SELECT count(*) FROM called")
+        called.append(number)
+        await store.reap(Reap(), T0)
+    assert called == [400, 500, 600, 600]

@@ -53,6 +53,7 @@ SMALL = (
     "l",
     "m",
     "level",
+    "marks",
     "mine",
     "one",
     "some",

@@ -117,10 +117,13 @@ def _send_back(tx: Transaction, qid: int, gid: int, job: _Called, now: int) -> N
     tenants.drop(tx, qid, job.lane, job.tenant, now)
 
 
-def call_all(tx: Transaction, qid: int, now: int) -> None:
-    """The number of jobs that may be called has changed."""
-    for [gid] in tx.rows(_SQL["all"], (qid,)):
+def call_some(tx: Transaction, qid: int, place: str, most: int, now: int) -> str | None:
+    """The number of jobs that may be called has changed: so many groups from this name on learn of it. Return the name
+    of the next one."""
+    found = tx.rows(_SQL["some"], (qid, place, most + 1))
+    for gid, _ in found[:most]:
         call(tx, qid, gid, now)
+    return found[most][1] if len(found) > most else None
 
 
 def state(session: Session, queue: str, name: str, count_cap: int) -> GroupState:

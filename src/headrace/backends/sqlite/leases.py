@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from headrace.backends.sqlite import groups, tenants
+from headrace.backends.sqlite import groups, marks, tenants
 from headrace.backends.sqlite.finishing import leases
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import ASKED, AVAILABLE, CANCELLED, FAILED, RUNNING, STATES
@@ -71,11 +71,13 @@ def _note_absence(tx: Transaction, beat: Beat, now: int) -> None:
 def nothing_over(session: Session, now: int) -> list[Reaped] | None:
     """The answer to a reap that finds nothing to do, without a lock; None if there is something."""
     looks = (_SQL["any_over"], _CLAIM["any_expired"], _SQL["unlisted"])
-    return None if any(session.first(look, (now,)) is not None for look in looks) else []
+    idle = all(session.first(look, (now,)) is None for look in looks) and marks.none_left(session, now) is False
+    return [] if idle else None
 
 
 def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
     """Take back up to ``req.limit`` jobs whose lease has expired, and cancel what has expired unclaimed."""
+    marks.go_on(tx, now)
     tx.flush()
     steady = req.holder is None or tx.first(_SQL["steady"], (req.holder, now, req.gap, req.steady)) is not None
     if not steady:

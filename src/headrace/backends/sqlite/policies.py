@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.backends.sqlite import groups, rules
+from headrace.backends.sqlite import groups, marks, rules
 from headrace.backends.sqlite.connection_thread import Capability, Read, Write
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Names, Stamp
@@ -16,13 +16,20 @@ class SqlitePolicies(Capability):
         self._count_cap = count_cap
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:
-        return await self._write(lambda tx, now: rules.save(tx, policy, now), at)
+        saved = await self._write(lambda tx, now: rules.save(tx, policy, now), at)
+        await self._reach_all(at)
+        return saved
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         await self._write(lambda tx, now: rules.limit(tx, limit, now), at)
 
     async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
         await self._write(lambda tx, now: rules.pause(tx, pause, now), at)
+        await self._reach_all(at)
+
+    async def _reach_all(self, at: Stamp) -> None:
+        while await self._write(marks.go_on, at, peek=marks.none_left):
+            pass
 
     async def find(self, queues: Names = None, at: Stamp = None) -> list[PolicyState]:
         return await self._read(lambda session, now: rules.find(session, queues, now), at)

@@ -9,7 +9,7 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
-from headrace.backends.sqlite import groups, tenants
+from headrace.backends.sqlite import marks, tenants
 from headrace.backends.sqlite.governed_queue import read_tasks
 from headrace.backends.sqlite.governing import count_holders, govern
 from headrace.backends.sqlite.statements import load
@@ -42,10 +42,9 @@ def save(tx: Transaction, policy: Policy, now: int) -> bool:
     if tx.rules(qid).governed:
         if new or policy.tenant_workers != known.tenant_workers:
             count_holders(tx, qid)
-        tenants.reset_rates(tx, qid, policy.tenant_rate)
-        tenants.wake(tx, qid, now)
+        marks.begin(tx, qid, marks.TENANTS, now)
     if policy.group_running != known.group_running:
-        groups.call_all(tx, qid, now)
+        marks.begin(tx, qid, marks.GROUPS, now)
     tx.hint_queue(qid)
     return True
 
@@ -58,7 +57,7 @@ def limit(tx: Transaction, wanted: TenantLimit, now: int) -> None:
     tx.execute(_SQL["limit"], (qid, wanted.tenant, wanted.running, every, burst))
     tx.execute(_SQL["forget_limits"], (now,))
     [stored] = tx.one(_SQL["known"], (qid,))
-    tenants.reset_rates(tx, qid, None if stored is None else _decode(stored).tenant_rate, wanted.tenant)
+    tenants.reset_rate(tx, qid, None if stored is None else _decode(stored).tenant_rate, wanted.tenant)
     tenants.wake(tx, qid, now, wanted.tenant)
 
 
@@ -73,7 +72,7 @@ def pause(tx: Transaction, wanted: QueuePause, now: int) -> None:
     elif wanted.task is not None:
         govern(tx, qid, now)
         tx.execute(_SQL["pause_task"], (qid, wanted.task, until))
-        tenants.wake(tx, qid, now)
+        marks.begin(tx, qid, marks.TENANTS, now)
     else:
         tx.execute(_QUEUE["configure"], (qid, until))
     forget_over(tx, now)

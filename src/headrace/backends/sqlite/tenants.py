@@ -122,16 +122,25 @@ def pass_through(tx: Transaction, qid: int, tenant: str, now: int) -> None:
     _forget(tx, qid, tenant, now)
 
 
-def reset_rates(tx: Transaction, qid: int, rate: Rate | None, *tenant: str) -> None:
-    """All tenants of the queue, or this one, have this rate, unless they have one of their own. What they spent of
-    another is forgotten."""
-    given = (None, None) if rate is None else (rate.every, rate.burst)
-    tx.execute(_SQL["reset_rate" if tenant else "reset_rates"], (qid, *given, *tenant))
+def reset_rate(tx: Transaction, qid: int, rate: Rate | None, tenant: str) -> None:
+    """The tenant has this rate, unless it has one of its own. What it spent of another is forgotten."""
+    tx.execute(_SQL["reset_rate"], (qid, *_parts(rate), tenant))
 
 
-def wake(tx: Transaction, qid: int, now: int, *tenant: str) -> None:
-    """What all tenants of the queue, or this one, may do has changed."""
-    tx.execute(_SQL["wake_tenant" if tenant else "wake_all"], (qid, now, *tenant))
+def _parts(rate: Rate | None) -> tuple[int | None, int | None]:
+    return (None, None) if rate is None else (rate.every, rate.burst)
+
+
+def wake(tx: Transaction, qid: int, now: int, tenant: str) -> None:
+    """What the tenant may do has changed."""
+    tx.execute(_SQL["wake_tenant"], (qid, now, tenant))
+    tx.hint_queue(qid)
+
+
+def change_some(tx: Transaction, qid: int, rate: Rate | None, span: tuple[str, str | bytes], now: int) -> None:
+    """The same for all tenants of the queue from one name up to another."""
+    tx.execute(_SQL["reset_rates"], (qid, *_parts(rate), *span))
+    tx.execute(_SQL["wake_some"], (qid, now, *span))
     tx.hint_queue(qid)
 
 

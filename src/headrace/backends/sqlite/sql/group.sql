@@ -8,9 +8,9 @@ SELECT gid FROM groups WHERE qid = ?1 AND name = ?2
 -- UNIQUE (qid, name).
 INSERT INTO groups (qid, name) VALUES (?1, ?2) RETURNING gid
 
--- name: all
--- UNIQUE (qid, name): the groups of one queue.
-SELECT gid FROM groups WHERE qid = ?1
+-- name: some
+-- UNIQUE (qid, name), in its order.
+SELECT gid, name FROM groups WHERE qid = ?1 AND name >= ?2 ORDER BY name LIMIT ?3
 
 -- name: forget
 -- INTEGER PRIMARY KEY.

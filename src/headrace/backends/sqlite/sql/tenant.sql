@@ -93,8 +93,8 @@ WHERE t.qid = ?1 AND t.full_at > 0 AND (t.every, t.burst) IS NOT (
 )
 
 -- name: reset_rates
--- UNIQUE (qid, name): all tenants of the queue.
-{reset}
+-- UNIQUE (qid, name): some tenants that follow each other.
+{reset} AND t.name >= ?4 AND t.name < ?5
 
 -- name: reset_rate
 -- UNIQUE (qid, name).
@@ -104,9 +104,9 @@ WHERE t.qid = ?1 AND t.full_at > 0 AND (t.every, t.burst) IS NOT (
 UPDATE tenants SET full = 0, wake_at = CASE WHEN since IS NULL THEN min(coalesce(wake_at, ?2), ?2) END
 WHERE qid = ?1 AND (full OR (since IS NULL AND (wake_at IS NULL OR wake_at > ?2)))
 
--- name: wake_all
--- UNIQUE (qid, name): all tenants of the queue.
-{wake}
+-- name: wake_some
+-- UNIQUE (qid, name): some tenants that follow each other.
+{wake} AND name >= ?3 AND name < ?4
 
 -- name: wake_tenant
 -- UNIQUE (qid, name).
