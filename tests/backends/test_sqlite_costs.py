@@ -11,7 +11,7 @@ import pytest
 from headrace.backends.sqlite import SqliteBackend, rules
 from headrace.seam.policy import Policy, QueuePause
 from headrace.seam.records import Cancel, Claim, Reap, Row, Selector
-from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, row
+from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, row, settle
 
 
 @pytest.fixture
@@ -131,3 +131,30 @@ async def test_a_reap_goes_on_where_whoever_changed_a_rule_has_died(store: Sqlit
         called.append(number)
         await store.reap(Reap(), T0)
     assert called == [400, 500, 600, 600]
+
+
+async def test_an_end_in_a_group_costs_the_same_however_many_jobs_are_called(store: SqliteBackend) -> None:
+    steps = {}
+    for number in (10, 2_000):
+        queue = f"q{number}"
+        await store.policies.save(Policy(queue=queue, group_running=number), T0)
+        await fill(store, [row(10_000 * number + n, queue=queue, group="g") for n in range(3_000)])
+        [job] = (await store.claim(Claim("w", (queue,), 1, LEASE), T0)).jobs
+        transactions = Transactions(store)
+        await store.finish([settle(job, holder="w")], T0)
+        await store.insert([row(10_000 * number + 5_000, queue=queue, group="g", delay=SECOND)], T0)
+        steps[number] = max(transactions.taken())
+        found = await store.policies.group(queue, "g")
+        assert len(found.called) == number
+    assert steps[2_000] <= steps[10] * 1.2
+
+
+async def test_many_jobs_of_one_group_are_called_in_short_steps(store: SqliteBackend) -> None:
+    await fill(store, [row(n, group="g") for n in range(3_000)])
+    transactions = Transactions(store)
+    await store.policies.save(Policy(queue="q", group_running=2_000), T0)
+    steps = transactions.taken()
+    assert len((await store.policies.group("q", "g")).called) == 2_000
+    assert max(steps) < sum(steps) / 4
+    await store.policies.save(Policy(queue="q", group_running=1, version=1), T0)
+    assert len((await store.policies.group("q", "g")).called) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ from headrace.seam.records import JobId
 _SQL = load("group")
 _QUEUE = load("queue")
 _TRANSITION = load("transition")
+
+_AT_ONCE = 250
+"""One step calls at most this many jobs of a group, if no more have come or left, or sends so many back. The next one
+goes on."""
 
 
 class _Called(NamedTuple):
@@ -47,9 +52,13 @@ def is_called(tx: Transaction, gid: int, seq: int) -> bool:
 def displaces(tx: Transaction, qid: int, name: str, place: tuple[int, JobId]) -> bool:
     """Whether a new job at this place would take the call of another."""
     known = tx.first(_SQL["find"], (qid, name))
-    called = [] if known is None else _called(tx, known[0])
-    last = _last(called, tx.rules(qid).group_running)
-    return last is not None and len(called) >= tx.rules(qid).group_running and place < last[:2]
+    if known is None or _room(tx, qid, known[0]) > 0:
+        return False
+    first = tx.first(_SQL["first"], (known[0],))
+    if first is not None and first[:2] < place:  # what is called comes before it
+        return False
+    last = _last(_called(tx, known[0]), tx.rules(qid).group_running)
+    return last is not None and place < last[:2]
 
 
 def set_called(tx: Transaction, jobs: Iterable[tuple[int, int]]) -> None:
@@ -65,36 +74,73 @@ def ask_again(tx: Transaction, qid: int, gid: int, seq: int) -> None:
 
 def leave(tx: Transaction, jobs: Iterable[tuple[int, int, int]], now: int) -> None:
     """Jobs leave their group, and others are called: their queue, group and number."""
-    groups: dict[int, int] = {}
+    left: Counter[tuple[int, int]] = Counter()
     for qid, gid, seq in jobs:
         tx.execute(_SQL["leave"], (gid, seq))
-        groups[gid] = qid
-    for gid, qid in groups.items():
+        left[qid, gid] += 1
+    for (qid, gid), number in left.items():
+        if _room(tx, qid, gid) < 0:
+            call(tx, qid, gid, now)
+        else:
+            _fill(tx, qid, gid, number, now)
+
+
+def come_back(tx: Transaction, qid: int, gid: int, now: int) -> None:
+    """A job of the group is AVAILABLE again."""
+    if _room(tx, qid, gid) > 0:
+        _fill(tx, qid, gid, 1, now)  # so nobody else waited, and nobody has to give up a call
+    else:
         call(tx, qid, gid, now)
 
 
-def call(tx: Transaction, qid: int, gid: int, now: int) -> None:
-    """Call the first jobs of a group; a group that has no jobs is forgotten."""
+def call_new(tx: Transaction, qid: int, gid: int, new: range, now: int) -> None:
+    """Jobs have come to the line of the group; among them are all with these numbers."""
+    first = tx.first(_SQL["first"], (gid,))
+    if first is None or first[2] in new or _room(tx, qid, gid):
+        call(tx, qid, gid, now, len(new))
+
+
+def call(tx: Transaction, qid: int, gid: int, now: int, new: int = 1) -> bool:
+    """Call the first jobs of a group, and send back others that came before them or are too many; a group that has no
+    jobs is forgotten. Return whether this has to go on."""
     number = tx.rules(qid).group_running
     called = _called(tx, gid)
     first = tx.first(_SQL["first"], (gid,))
-    while (last := _last(called, number)) is not None:
+    for _ in range(_AT_ONCE):
+        if (last := _last(called, number)) is None:
+            break
         if len(called) <= number and (first is None or last[:2] < first[:2]):
             break
         called.remove(last)
         _send_back(tx, qid, gid, last, now)
         first = tx.first(_SQL["first"], (gid,))
-    while first is not None and len(called) < number:
-        run_at, job_id, seq, priority, tenant, task, epoch = first
+    return _fill(tx, qid, gid, new, now) or (len(called) > number and _last(called, number) is not None)
+
+
+def _room(tx: Transaction, qid: int, gid: int) -> int:
+    """How many more jobs of the group may be called; below 0: too many are."""
+    row = tx.first(_SQL["number_called"], (gid,))
+    return tx.rules(qid).group_running - (0 if row is None else int(row[0]))
+
+
+def _fill(tx: Transaction, qid: int, gid: int, changed: int, now: int) -> bool:
+    """So many jobs have come or left: call the first ones, as far as there is room. Return whether there is more to
+    call."""
+    room, most = _room(tx, qid, gid), max(changed, _AT_ONCE)
+    first = tx.first(_SQL["first"], (gid,))
+    for _ in range(min(room, most)):
+        if first is None:
+            break
+        run_at, job_id, seq, priority, tenant, task, _ = first
         lane, ready_priority = position(tenants.put_one(tx, qid, tenant, task, run_at), priority, run_at, now)
         tx.execute(_TRANSITION["shift"], (-gid, 0, run_at, job_id, lane, ready_priority))
         tx.execute(_TRANSITION["set_lane"], (seq, lane))
         tx.execute(_SQL["call"], (gid, seq))
         tx.hint_queue(qid)
-        called.append(_Called(run_at, job_id, seq, lane, priority, tenant, epoch))
         first = tx.first(_SQL["first"], (gid,))
-    if not called and first is None:
+    if first is None and room == tx.rules(qid).group_running:
         tx.execute(_SQL["forget"], (gid,))
+    return first is not None and room > most
 
 
 def _called(session: Session, gid: int) -> list[_Called]:
@@ -121,8 +167,9 @@ def call_some(tx: Transaction, qid: int, place: str, most: int, now: int) -> str
     """The number of jobs that may be called has changed: so many groups from this name on learn of it. Return the name
     of the next one."""
     found = tx.rows(_SQL["some"], (qid, place, most + 1))
-    for gid, _ in found[:most]:
-        call(tx, qid, gid, now)
+    for gid, name in found[:most]:
+        if call(tx, qid, gid, now):
+            return str(name)
     return found[most][1] if len(found) > most else None
 
 

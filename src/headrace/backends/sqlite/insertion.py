@@ -137,7 +137,7 @@ class _Batch:
         tx.executemany(_SQL["job"], self._jobs)
         release_new(tx, self._ready, [job[2] for job in self._jobs])
         for gid, qid in known.items():
-            groups.call(tx, qid, gid, self._now)
+            groups.call_new(tx, qid, gid, range(self._last + 1, self._seq + 1), self._now)
         if self._keys:
             tx.executemany(_SQL["take_key"], [(qid, key, seq) for (qid, key), seq in self._keys.items()])
         if self._waiters:

@@ -79,7 +79,7 @@ def release(tx: Transaction, job: Waiting, now: int) -> None:
     tx.count(job.qid, AVAILABLE, 1)
     tx.hint_queue(job.qid)
     if gid:
-        groups.call(tx, job.qid, gid, now)
+        groups.come_back(tx, job.qid, gid, now)
 
 
 def release_new(tx: Transaction, rows: Sequence[ReadyRow], qids: Sequence[int]) -> None:

@@ -13,8 +13,8 @@ INSERT INTO groups (qid, name) VALUES (?1, ?2) RETURNING gid
 SELECT gid, name FROM groups WHERE qid = ?1 AND name >= ?2 ORDER BY name LIMIT ?3
 
 -- name: forget
--- INTEGER PRIMARY KEY.
-DELETE FROM groups WHERE gid = ?1
+-- INTEGER PRIMARY KEY. A group of which no job is called.
+DELETE FROM groups WHERE gid = ?1 AND called = 0
 
 -- name: called
 -- PRIMARY KEY (gid, seq), INTEGER PRIMARY KEY of jobs, PRIMARY KEY of ready. No epoch: the job is RUNNING.
@@ -24,6 +24,10 @@ CROSS JOIN jobs AS j ON j.seq = c.seq
 LEFT JOIN ready AS y
     ON y.lane = j.lane AND y.priority = iif(j.lane < 0, 0, j.priority) AND y.run_at = j.run_at AND y.id = j.id
 WHERE c.gid = ?1
+
+-- name: number_called
+-- INTEGER PRIMARY KEY.
+SELECT called FROM groups WHERE gid = ?1
 
 -- name: is_called
 -- PRIMARY KEY (gid, seq).
