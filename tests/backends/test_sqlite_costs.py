@@ -158,3 +158,17 @@ async def test_many_jobs_of_one_group_are_called_in_short_steps(store: SqliteBac
     assert max(steps) < sum(steps) / 4
     await store.policies.save(Policy(queue="q", group_running=1, version=1), T0)
     assert len((await store.policies.group("q", "g")).called) == 1
+
+
+@pytest.mark.parametrize("how", ["run_at", "delay"])
+async def test_jobs_of_a_group_that_come_in_the_wrong_order_are_stored_in_short_steps(
+    store: SqliteBackend, how: str
+) -> None:
+    await store.policies.save(Policy(queue="q", tenant_batch=1), T0)
+    transactions = Transactions(store)
+    first = T0 if how == "run_at" else HOUR
+    await store.insert([row(n, group="g", **{how: first - n}) for n in range(90)], T0)
+    few = max(transactions.taken())
+    await store.insert([row(n, group="h", **{how: first - n}) for n in range(1_000, 1_900)], T0)
+    assert max(transactions.taken()) <= few * 1.5
+    assert (await store.policies.group("q", "h")).called == (row(1_899).id,)

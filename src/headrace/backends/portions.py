@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from headrace.backends.settlement_checks import check_settled
-from headrace.seam.records import Row, Selector, Settlement
+from headrace.seam.records import JobId, Row, Selector, Settlement
 from headrace.types import JobState
 
 T = TypeVar("T")
@@ -35,6 +35,34 @@ class Costs(NamedTuple):
     """One that this client has not met yet."""
     completed: int
     settled: int
+    early: int = 0
+    """One that comes, or may come, before another of its group that the batch brought already."""
+
+
+_Place = tuple[bool, int, JobId]
+"""Whether it is counted from now; when it is due, or in how long; and its id."""
+
+
+class _Met:
+    """What a batch has brought so far."""
+
+    def __init__(self) -> None:
+        self.queues: set[str] = set()
+        """That this client has not met before."""
+        self.tenants: set[tuple[str, str]] = set()
+        self.latest: dict[tuple[str, str], _Place] = {}
+        """Of each group."""
+
+    def is_early(self, row: Row) -> bool:
+        """Whether the row may come before another of its group."""
+        assert row.group is not None
+        place = row.run_at is None, row.delay if row.run_at is None else row.run_at, row.id
+        before = self.latest.setdefault((row.queue, row.group), place)
+        if place[0] == before[0]:
+            self.latest[row.queue, row.group] = max(place, before)
+            return place < before
+        self.latest[row.queue, row.group] = place
+        return True
 
 
 class Portions:
@@ -51,12 +79,11 @@ class Portions:
         plain = [row.queue for row in rows if not row.tenant and row.key is None is row.group and row.reply_to is None]
         if len(plain) == len(rows) and self._known.issuperset(plain):
             return slices(rows, _BUDGET // self._costs.row)
-        new: set[str] = set()
-        met: set[tuple[str, str]] = set()
-        portions = cut(rows, lambda row: self._row(row, new, met), _BUDGET)
+        met = _Met()
+        portions = cut(rows, lambda row: self._row(row, met), _BUDGET)
         if len(self._known) > _NAMES:
             self._known.clear()
-        self._known |= new
+        self._known |= met.queues
         return portions
 
     def of_settlements(self, batch: Sequence[Settlement]) -> list[Sequence[Settlement]]:
@@ -72,21 +99,20 @@ class Portions:
         few = len(batch) <= max(_FEW, _BUDGET // self._costs.settled)
         if few and not any(s.spawn for s in batch):
             return [batch]
-        new: set[str] = set()
-        met: set[tuple[str, str]] = set()
-        return cut(batch, lambda s: self._settled(s) + sum(self._row(row, new, met) for row in s.spawn), _BUDGET)
+        met = _Met()
+        return cut(batch, lambda s: self._settled(s) + sum(self._row(row, met) for row in s.spawn), _BUDGET)
 
     def _settled(self, s: Settlement) -> int:
         completed = s.state is _COMPLETED and s.cells is None and s.queue is None and s.error is None
         return self._costs.completed if completed else self._costs.settled
 
-    def _row(self, row: Row, new: set[str], met: set[tuple[str, str]]) -> int:
+    def _row(self, row: Row, met: _Met) -> int:
         costs, cost = self._costs, self._costs.row
-        if row.tenant and (tenant := (row.queue, row.tenant)) not in met:
-            met.add(tenant)
+        if row.tenant and (tenant := (row.queue, row.tenant)) not in met.tenants:
+            met.tenants.add(tenant)
             cost += costs.tenant
-        if row.queue not in self._known and row.queue not in new:
-            new.add(row.queue)
+        if row.queue not in self._known and row.queue not in met.queues:
+            met.queues.add(row.queue)
             cost += costs.queue
         if row.key is not None:
             cost += costs.key
@@ -94,6 +120,8 @@ class Portions:
             cost += costs.inbox
         if row.group is not None:
             cost += costs.group
+            if costs.early and met.is_early(row):
+                cost += costs.early
         return cost
 
 

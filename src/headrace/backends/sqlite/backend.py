@@ -62,7 +62,7 @@ _SURVIVES = {
     "normal": "what was acknowledged survives the process; a power failure may take the last commits, never more",
 }
 
-_COSTS = Costs(row=15, key=16, inbox=8, group=30, tenant=30, queue=30, completed=12, settled=150)
+_COSTS = Costs(row=15, key=16, inbox=8, group=30, tenant=30, queue=30, completed=12, settled=150, early=300)
 _NAMED = 1_000
 """Queues that one transaction claims from."""
 
