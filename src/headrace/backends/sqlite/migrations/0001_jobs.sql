@@ -103,6 +103,9 @@ CREATE TABLE ready (
 
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
 
+-- Jobs that can expire, by lane: claims find out in one probe whether any of a lane has.
+CREATE INDEX ready_doomed ON ready (lane, dies_at) WHERE dies_at IS NOT NULL;
+
 -- Jobs that were lost at least once. Claims pass over those that were lost too often. Mostly empty.
 CREATE INDEX ready_lost ON ready (lane, priority, run_at, lost) WHERE lost > 0;
 

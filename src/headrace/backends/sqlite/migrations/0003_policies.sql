@@ -3,14 +3,32 @@ CREATE TABLE groups (
     gid INTEGER PRIMARY KEY,
     qid INTEGER NOT NULL,
     name TEXT NOT NULL,
+    called INTEGER NOT NULL DEFAULT 0,
     UNIQUE (qid, name)
 ) STRICT;
 
--- The jobs of groups that are called. The others wait in the line of their group.
+-- The jobs of groups that are called. The others wait in the line of their group. The group counts them.
 CREATE TABLE called (
     gid INTEGER NOT NULL,
     seq INTEGER NOT NULL,
     PRIMARY KEY (gid, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER called_more AFTER INSERT ON called BEGIN
+    UPDATE groups SET called = called + 1 WHERE gid = new.gid;
+END;
+
+CREATE TRIGGER called_less AFTER DELETE ON called BEGIN
+    UPDATE groups SET called = called - 1 WHERE gid = old.gid;
+END;
+
+-- How far changes of rules have walked the tenants (0) or groups (1) of a queue: those from ``place`` on, by name, are
+-- still to come. Mostly empty.
+CREATE TABLE marks (
+    qid INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    place TEXT NOT NULL,
+    PRIMARY KEY (qid, kind)
 ) STRICT, WITHOUT ROWID;
 
 -- The tenants of governed queues that have jobs, or had some lately. A tenant that is awake has a ``since``; one that
