@@ -45,7 +45,6 @@ _RULES: dict[str, Callable[..., None]] = {
     "alter": on_alter,
     "fetch": on_fetch,
     "scan": on_scan,
-    "stats": on_stats,
     "sweep": on_sweep,
     "ticks.save": on_save,
     "ticks.find": on_find,
@@ -146,6 +145,8 @@ class _Reader:
                 on_claim(book, req, claimed, now)
             case "reap" | "sweep":
                 _RULES[op](book, *args, answer, done.audit or (), now)
+            case "stats":
+                on_stats(book, answer, now, *args)
             case _:
                 _RULES[op](book, *args, answer, now)
         if op == "insert":

@@ -49,10 +49,10 @@ def on_now(book: Ledger, clock: int, now: int) -> None:
         book.blame("I16", None, f"the store's clock is answered as {clock}, which should be {now}")
 
 
-def on_stats(book: Ledger, stats: Stats, now: int) -> None:
-    """The store was asked for its numbers."""
+def on_stats(book: Ledger, stats: Stats, now: int, queues: Sequence[str] | None = None) -> None:
+    """The store was asked for its numbers, or for those of some queues."""
     told = {line.queue: line for line in stats.queues if line != QueueStats(line.queue)}
-    right = {line.queue: line for line in _count(book, now)}
+    right = {line.queue: line for line in _count(book, now) if queues is None or line.queue in queues}
     for queue in sorted(told.keys() | right.keys()):
         if told.get(queue) != right.get(queue):
             book.blame("I21", None, f"counters say {told.get(queue)}, which should be {right.get(queue)}")
