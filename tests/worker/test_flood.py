@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from headrace import App, Client, Event, EventKind, Settings, never
-from headrace.keeping import retention
+from headrace.keeping import hard_bounds, retention
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Cancel, Claim, Selector, Stamp
 from headrace.testing.wrapped import Carry, Wrapped
@@ -139,7 +139,10 @@ async def test_completed_jobs_over_their_bound_go_before_the_next_run_and_no_end
         await work
 
 
-async def test_a_drain_does_not_ask_again_and_again_for_what_no_sweep_may_remove_yet(store: Backend) -> None:
+async def test_a_drain_does_not_ask_again_and_again_for_what_no_sweep_may_remove_yet(
+    store: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hard_bounds, "_SOON", 60.0)
     given = {
         "worker": FAST | {"name": "random"},
         "patience": "30m",
