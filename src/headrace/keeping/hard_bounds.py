@@ -87,7 +87,8 @@ class HardBounds:
         self._sweeper = sweeper
         self._job_of = job_of
         self._situation: Situation | None = None
-        self._workers = _UNKNOWN
+        self._workers = self._found = _UNKNOWN
+        """How many there are: the most of the last two counts, as others may have started a moment ago."""
         self._counted_at = -math.inf
         self._counts = False
         """Whether the duty is to count the workers."""
@@ -187,7 +188,8 @@ class HardBounds:
     async def _count_workers(self) -> None:
         self._counts, self._counted_at = False, asyncio.get_running_loop().time()
         try:
-            self._workers = max(1, len((await self._backend.stats(self._clock.stamp(), queues=())).workers))
+            found = len((await self._backend.stats(self._clock.stamp(), queues=())).workers)
+            self._workers, self._found = max(1, found, self._found), found
         except Exception as error:
             log.debug("the workers could not be counted; it is tried again: %s", error)
 
