@@ -556,7 +556,7 @@ def test_nothing_shows_a_holder(run: Run, project: Path) -> None:
 
         async with connect(URL[1]) as client:
             backend = await client.backend()
-            await backend.renew(Beat("5ec4e7", "worker-1", ("default",), 30_000_000))
+            await backend.renew(Beat("5ec4e7", "worker-1", ("default",), 30_000_000, slots=1))
             [job] = (await backend.claim(Claim("5ec4e7", ("default",), 1, 30_000_000))).jobs
             assert await backend.scan(Selector())
             return job.id.hex()

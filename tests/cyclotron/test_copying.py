@@ -75,4 +75,4 @@ def test_every_postgres_of_a_url_is_told(copy: bool) -> None:
     assert isinstance(streams, StreamsBackend)
     shards = [shard.store for shard in router._guarded.values()]
     inside = [moving.old, moving.new, *shards, streams.truth]
-    assert [one._copy for one in inside if isinstance(one, PostgresBackend)] == [copy] * 5
+    assert [one._bulk._allowed for one in inside if isinstance(one, PostgresBackend)] == [copy] * 5

@@ -14,14 +14,19 @@ WITH places AS (
 ), counted AS (
     SELECT c.qid, c.state, sum(c.jobs) AS jobs, sum(c.bytes) AS bytes
     FROM (SELECT t.qid, t.state, t.jobs, t.bytes FROM totals AS t
-        UNION ALL SELECT d.qid, d.state, d.jobs, d.bytes FROM deltas AS d) AS c
+        UNION ALL SELECT d.qid, d.state, d.jobs, d.bytes FROM deltas AS d
+        UNION ALL SELECT -1, d.state, d.jobs, d.bytes FROM deltas AS d) AS c
     GROUP BY c.qid, c.state
-), there AS (
+), there_by_queue AS (
     SELECT p.qid, p.state, count(*) AS jobs, sum(p.bytes) AS bytes FROM places AS p GROUP BY p.qid, p.state
     UNION ALL
     SELECT 0, 6, count(*), 100 * count(*) FROM ticks HAVING count(*) > 0
     UNION ALL
     SELECT k.qid, 7, count(*), 0 FROM keys AS k WHERE k.alone_until IS NOT NULL GROUP BY k.qid
+), there AS (
+    SELECT * FROM there_by_queue
+    UNION ALL
+    SELECT -1, t.state, sum(t.jobs), sum(t.bytes) FROM there_by_queue AS t GROUP BY t.state
 ), wrong (what) AS (
     SELECT 'job ' || j.id || ' lies in ' || count(p.id) || ' places'
     FROM jobs AS j LEFT JOIN places AS p ON p.id = j.id GROUP BY j.id HAVING count(p.id) <> 1

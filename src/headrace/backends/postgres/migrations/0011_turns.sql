@@ -1028,7 +1028,6 @@ DECLARE
     v_left bigint := p_most;
     v_room bigint;
     v_bytes bigint := p_max_bytes;
-    v_ord integer := p_ord;
     v_places tid[];
     v_owners bigint[];
     v_visits visit[];
@@ -1104,8 +1103,8 @@ BEGIN
         END LOOP;
         v_some := cardinality(v_places);
         IF v_some > 0 THEN
-            RETURN QUERY SELECT * FROM take(p_now, v_qid, v_name, p_holder, p_lease_for, p_want, v_places, v_owners, v_ord);
-            v_ord := v_ord + v_some;
+            RETURN QUERY SELECT * FROM take(p_now, v_qid, v_name, p_holder, p_lease_for, p_want, v_places, v_owners, p_ord);
+            p_ord := p_ord + v_some;
             turn.running := turn.running + v_some;
             turn.full_at := greatest(turn.full_at, p_now) + v_some * rule.every;
             IF gates.rated IS NOT NULL THEN
