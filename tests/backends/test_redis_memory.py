@@ -60,6 +60,7 @@ async def warm_up(valkey: Valkey) -> None:
     await backend.reap(Reap(), T0)
     await backend.renew(Beat("w1", "w1", ("q",), LEASE, leaving=True), T0)
     await backend.stats(T0)
+    await backend.fetch([bytes(16)])
     await Retention(backend, ManualClock(T0), Random(1), Observers(), RetentionSettings()).sweep()
     await backend.close()
 
