@@ -93,8 +93,7 @@ class Portions:
             for s in batch
             if s.state is not _COMPLETED or s.cells is not None or s.queue is not None or s.error is not None or s.spawn
         ]:
-            most = max(_FEW, _BUDGET // self._costs.completed)
-            return [batch[first : first + most] for first in range(0, len(batch), most)]
+            return slices(batch, max(_FEW, _BUDGET // self._costs.completed))
         check_settled(batch)
         few = len(batch) <= max(_FEW, _BUDGET // self._costs.settled)
         if few and not any(s.spawn for s in batch):
