@@ -47,7 +47,7 @@ async def served(
 
     async def serve(said: asyncio.StreamReader, line: asyncio.StreamWriter) -> None:
         answering[asyncio.current_task()] = line
-        with closing(line):
+        with closing(line), suppress(ConnectionError):  # whoever asks may reset the connection
             await answer(said, line)
 
     async with await asyncio.start_server(serve, "127.0.0.1", **options) as door:
