@@ -15,6 +15,7 @@ import pytest
 from headrace.api import background
 from headrace.testing.conformance import BackendConformance
 from headrace.testing.conformance.base import CAPABILITIES
+from tests.ending import over
 
 SHARED_MEMORY = Path("/dev/shm")
 SAMPLED = {
@@ -72,6 +73,12 @@ themselves are in ``tests/backends``, where the conformance suite runs whole."""
 PATIENCE = 600
 """Seconds. A test that asks for a longer time limit is long: it starts early, so that no process waits for it in the
 end."""
+
+
+def pytest_sessionfinish() -> None:
+    """Close what is shared. Not at exit: who waits for the results kills a process that takes long to exit, and its
+    servers would stay."""
+    over.close()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 
 from servers.seaweedfs import SeaweedFS
+
+from tests.ending import over
 
 
 @functools.cache
 def server() -> SeaweedFS:
     """The server of this process."""
     seaweed = SeaweedFS()
-    atexit.register(seaweed.close)
+    over.callback(seaweed.close)
     seaweed.start()
     return seaweed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from psycopg import sql
 from servers.postgres import Postgres
 
 from headrace.backends.postgres import PostgresBackend
+from tests.ending import over
 
 SCHEMA = "headrace"
 
@@ -19,7 +19,7 @@ SCHEMA = "headrace"
 def server() -> Postgres:
     """The server of this process: in memory, and without syncs, which only a power failure would miss."""
     postgres = Postgres(root(), {"fsync": "off"})
-    atexit.register(postgres.close)
+    over.callback(postgres.close)
     postgres.start()
     return postgres
 

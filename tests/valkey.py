@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -42,13 +41,14 @@ from headrace.seam.tracks import Check, Erase, Sheet, Write
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row, settle
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
 from headrace.types import JobState
+from tests.ending import over
 
 
 @functools.cache
 def server() -> Valkey:
     """The server of this process."""
     valkey = Valkey()
-    atexit.register(valkey.close)
+    over.callback(valkey.close)
     valkey.start()
     return valkey
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 from pathlib import Path
 
 from servers.valkey_cluster import ValkeyCluster
 
 from headrace.backends.redis import ClusterBackend, parse
+from tests.ending import over
 
 _PATIENT = {"cluster-node-timeout": "30000"}
 """No test wants a failover of it, and a busy machine makes none."""
@@ -18,7 +18,7 @@ _PATIENT = {"cluster-node-timeout": "30000"}
 def cluster() -> ValkeyCluster:
     """The cluster of this process."""
     valkey = ValkeyCluster(settings=_PATIENT)
-    atexit.register(valkey.close)
+    over.callback(valkey.close)
     return valkey
 
 

