@@ -96,6 +96,8 @@ def _scenarios(name: str, store: str, given: argparse.Namespace) -> list[Scenari
     """One for each way of the scenario on that store."""
     if name == "disk_full":
         return [partial(disk_full.run, seed=given.seed, backend=store, way=way) for way in disk_full.WAYS[store]]
+    if name == "crash_after_claim":
+        return [partial(_scenario, name, store, given, way=way) for way in crash_after_claim.WAYS]
     if name != "hang_store":
         return [partial(_scenario, name, store, given)]
     common = {"seed": given.seed, "processes": given.processes or 2} | ({"lease": given.lease} if given.lease else {})
@@ -103,7 +105,9 @@ def _scenarios(name: str, store: str, given: argparse.Namespace) -> list[Scenari
     return [partial(hang_store.run, hangs=given.hangs, backend=store, **size, **common) for size in sizes]
 
 
-def _scenario(name: str, store: str, given: argparse.Namespace, folder: Path) -> Coroutine[Any, Any, Outcome]:
+def _scenario(
+    name: str, store: str, given: argparse.Namespace, folder: Path, *, way: str = ""
+) -> Coroutine[Any, Any, Outcome]:
     common = {"seed": given.seed} | ({"lease": given.lease} if given.lease else {})
     many = common | {"processes": given.processes or 8}
     few = common | {"processes": given.processes or 4}
@@ -120,7 +124,7 @@ def _scenario(name: str, store: str, given: argparse.Namespace, folder: Path) ->
         case "kill_server":
             return kill_server.run(folder, kills=given.kills or 10, backend=store, **few)
         case "crash_after_claim":
-            return crash_after_claim.run(folder, rounds=given.kills or 12, backend=store, **few)
+            return crash_after_claim.run(folder, rounds=given.kills or 12, backend=store, way=way, **few)
         case "kill_planners":
             return kill_planners.run(
                 folder, schedules=given.schedules, interval=60.0, seconds=180.0, pause=10.0, backend=store, **few

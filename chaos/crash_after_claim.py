@@ -1,5 +1,9 @@
 """SIGKILL the server the moment it has handed out jobs, and start it again at once: what was handed out stays so. Of
-PostgreSQL and Valkey together, each in turn."""
+PostgreSQL and Valkey together, each in turn.
+
+There are three ways to give jobs out: from one plain queue, by the turns of the tenants of a governed one, and from
+several queues, one of them governed.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,8 @@ from chaos.worker import LEASE, STEP, make_app
 from headrace import App
 from headrace.seam.records import JobId
 
+WAYS = ("plain", "turns", "several")
+TENANTS = 4
 EACH = 8
 """Jobs of each kind in a round: plain ones, those that may be started once, those of groups."""
 
@@ -30,6 +36,7 @@ async def run(
     processes: int,
     seed: int,
     backend: str = "postgres",
+    way: str = "plain",
     lease: float = LEASE,
     budget: float = 600.0,
 ) -> Outcome:
@@ -41,9 +48,12 @@ async def run(
     steps = max(1, round(lease / 2 / STEP))
     with opened(backend, folder) as store:
         servers = _servers(store)
-        lined = isinstance(store, StreamsStore)
+        streams = isinstance(store, StreamsStore)
+        lined = streams or way == "several"
         app = make_app(store.url, lease=lease, lined=lined)
         async with app:
+            if way != "plain":
+                await app.policies.set("chaos", tenant_batch=2)
             fleet = Fleet(store.url, ledger_folder, size=processes, seconds=0.0, rng=rng, lease=lease, lined=lined)
             strict = StrictJobs(app, steps)
             ids: list[JobId] = []
@@ -54,9 +64,11 @@ async def run(
             try:
                 for number in range(rounds):
                     walk: Any = app.tasks["walk"]
-                    plain = [app.client.packer.pack(walk.job(steps)) for _ in range(EACH)]
+                    plain = [walk.options(tenant=f"t{n % TENANTS}").job(steps) for n in range(EACH)]
                     since = time.monotonic_ns()
-                    stored = await (await app.client.backend()).insert([*plain, *strict.rows(EACH)])
+                    stored = await (await app.client.backend()).insert(
+                        [*map(app.client.packer.pack, plain), *strict.rows(EACH)]
+                    )
                     ids += [answer.id for answer in stored]
                     if await _handed_out(ledger_folder, since):
                         victim = servers[number % len(servers)].server
@@ -70,7 +82,7 @@ async def run(
             records = await records_of(app, ids)
         integrity = store.integrity()
     ledger = Ledger(ledger_folder)
-    found, figures, problems = strict.judge(ids, records, ledger, asked=first, forgets=lined)
+    found, figures, problems = strict.judge(ids, records, ledger, asked=first, forgets=streams)
     reached = found.figures() | figures | {
         "kills": killed,
         "jobs taken back": ledger.count("stalled"),
@@ -89,7 +101,7 @@ async def run(
     return Outcome(
         scenario="crash_after_claim",
         backend=store.name,
-        asked={"rounds": rounds, "processes": processes, "jobs a round": 3 * EACH, "lease s": lease},
+        asked={"way": way, "rounds": rounds, "processes": processes, "jobs a round": 3 * EACH, "lease s": lease},
         reached=reached,
         ok=not problems,
         seed=seed,

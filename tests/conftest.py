@@ -55,6 +55,7 @@ SAMPLED = {
     "test_round_trip.py::test_the_largest_section": 5,
     "test_executors_processes.py::test_any_error_comes_back_from_a_child_that_lives_on": 3,
     "test_uvloop.py::test_no_timeout_costs_a_slot": 2,
+    "test_crash_after_claim.py": 2,
     "test_hang_store.py": 2,
     "test_kill_holders.py": 2,
     "test_kill_planners.py": 2,
