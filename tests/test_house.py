@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 import headrace
 from headrace.seam.records import CARRIED, Leased, Record
 from headrace.testing.conformance import BackendConformance
@@ -58,6 +60,14 @@ def test_every_room_has_few_layers_that_name_all_of_it() -> None:
     without_order = {"bridges", "cli", "contrib", "testing"}
     """Commands, and what stands beside each other: that there is no circle is enough."""
     assert rooms >= {path.parent.name for path in HOME.glob("*/__init__.py")} - without_order
+
+
+def test_no_old_driver_of_postgresql_is_let_in() -> None:
+    """Before psycopg 3.2.4, notifications that arrived during a query were dropped."""
+    extras = tomllib.loads((HOME.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    drivers = [Requirement(one) for name in extras for one in extras[name] if one.startswith("psycopg")]
+    assert drivers
+    assert not [str(one) for one in drivers if one.specifier.contains("3.2.3")]
 
 
 def test_every_package_says_what_lives_there() -> None:

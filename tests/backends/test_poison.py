@@ -93,6 +93,7 @@ WAITING = [
     sqlite("a group that is no UTF-8", f"UPDATE jobs SET grp = CAST(x'ff' AS TEXT) WHERE id = {FIRST}"),
     sqlite("headers that are no bytes", f"UPDATE jobs SET headers = CAST(x'ff' AS TEXT) WHERE id = {FIRST}"),
     sqlite("parameters that are no bytes", f"UPDATE jobs SET parameters = CAST(x'ff' AS TEXT) WHERE id = {FIRST}"),
+    sqlite("an error that is no bytes", f"UPDATE jobs SET error = CAST(x'ff' AS TEXT) WHERE id = {FIRST}"),
     sqlite("the last epoch", f"UPDATE ready SET epoch = {HIGHEST} WHERE id = {FIRST}"),
     sqlite("a job without its row", f"DELETE FROM jobs WHERE id = {FIRST}"),
     sqlite(

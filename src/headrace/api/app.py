@@ -112,7 +112,8 @@ class App(JobCalls, Declarations):
 
     @needs_loop("SyncApp(app).enqueue_many(jobs)")
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
-        """Store many jobs in as few trips as possible; handles come in the order of the jobs."""
+        """Store many jobs in as few trips as possible; handles come in the order of the jobs. However many there are,
+        they are stored in batches of a bounded size."""
         given = check_jobs(jobs)
         return self.handles(given, await self.client.insert(given))
 
