@@ -99,9 +99,9 @@ async def run(
     )
     problems += found.problems() + [text for bad, text in said if bad]
     return Outcome(
-        scenario="crash_after_claim",
+        scenario=f"crash_after_claim ({way})",
         backend=store.name,
-        asked={"way": way, "rounds": rounds, "processes": processes, "jobs a round": 3 * EACH, "lease s": lease},
+        asked={"rounds": rounds, "processes": processes, "jobs a round": 3 * EACH, "lease s": lease},
         reached=reached,
         ok=not problems,
         seed=seed,

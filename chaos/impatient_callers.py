@@ -120,8 +120,10 @@ async def _besiege(
                     given_up += 1
         return given_up
 
+    work = cast("Task[[int], Any]", threads.tasks["work"])
+
     def block(until: float) -> int:
-        given_up, work = 0, cast("Task[[int], Any]", threads.tasks["work"])
+        given_up = 0
         while time.monotonic() < until:
             try:
                 work.enqueue_sync(os.getpid())
@@ -135,6 +137,9 @@ async def _besiege(
         await psycopg.AsyncConnection.connect(url, application_name="looking", autocommit=True) as looking,
     ):
         with ThreadPoolExecutor(callers) as pool:
+            await asyncio.gather(
+                *(loop.run_in_executor(pool, work.enqueue_sync, os.getpid()) for _ in range(4 * callers))
+            )
             await besieger.execute(_LOCK)
             calls = [asyncio.ensure_future(call(loop.time() + seconds)) for _ in range(callers)]
             until = time.monotonic() + seconds

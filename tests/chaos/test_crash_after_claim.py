@@ -17,3 +17,4 @@ async def test_what_was_handed_out_stays_so_when_the_server_crashes(store: str, 
         tmp_path, rounds=2, processes=2, seed=5, backend=store, way=way, lease=2.0, budget=200
     )
     assert outcome.ok, outcome.show()
+    assert way in outcome.scenario  # or the results of one way would replace those of another

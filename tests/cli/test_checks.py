@@ -136,6 +136,8 @@ def test_a_worker_without_slots_is_not_alive(run: Run, run_json: RunJson, projec
     assert "warn  worker web-1: seen 0 s ago, 0 of 0 slots busy" in told
     assert "fail  expected at least 1 worker alive, found 0, and 1 without slots" in told
     assert "fail  queue default has due jobs and no worker" in told
+    assert [queue["workers"] for queue in run_json("queue", "list", *URL)["queues"]] == [0]
+    assert "no worker listens" in run("doctor", *URL).stdout
     report = run_json("health", *URL, "--worker", "web-1", code=1)
     assert [one["alive"] for one in report["workers"]] == [False]
     beat("web-2")

@@ -38,9 +38,10 @@ class Case:
         why = await self.app.why(job)
         return why.code, why.sentence
 
-    async def worker(self, holder: str = "h", *, busy: int = 0) -> None:
+    async def worker(self, holder: str = "h", *, slots: int = 2, busy: int = 0) -> None:
         backend = await self.app.client.backend()
-        await backend.renew(Beat(holder, f"worker-{holder}", ("mail",), LEASE, slots=2, busy=busy), self.clock.now())
+        beat = Beat(holder, f"worker-{holder}", ("mail",), LEASE, slots=slots, busy=busy)
+        await backend.renew(beat, self.clock.now())
 
     async def claim(self, limit: int = 1, holder: str = "h") -> None:
         backend = await self.app.client.backend()
@@ -55,6 +56,8 @@ async def case(store: Store) -> Case:
 async def test_nobody_listens_or_all_are_busy_or_it_is_next(case: Case) -> None:
     job = await case.job()
     assert await case.why(job) == (WhyCode.NO_WORKER, "no worker listens to queue 'mail'")
+    await case.worker(slots=0)
+    assert (await case.why(job))[0] is WhyCode.NO_WORKER
     await case.worker(busy=2)
     busy = "all 2 slots of the worker that listens to queue 'mail' are busy"
     assert await case.why(job) == (WhyCode.WORKERS_BUSY, busy)

@@ -20,6 +20,7 @@ from headrace.admin.upkeep import Upkeep
 from headrace.api.client import Client
 from headrace.api.connection import connect
 from headrace.api.info import job_info
+from headrace.api.queue_health import listeners
 from headrace.api.why import without_error
 from headrace.core.actor import local_actor
 from headrace.core.config import Settings
@@ -253,7 +254,7 @@ def replica_of(settings: Settings) -> Client | None:
 
 
 def _queue(queue: QueueStats, stats: Stats) -> views.QueueView:
-    workers = [worker for worker in stats.workers if queue.queue in worker.queues]
+    workers = listeners(queue.queue, stats.workers)
     return views.QueueView(
         queue.queue,
         queue.paused,

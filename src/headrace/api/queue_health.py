@@ -24,7 +24,7 @@ class QueueHealth(Struct, frozen=True):
 
 def queue_health(name: str, stats: Stats, *, workers: int, max_age: int | None) -> QueueHealth:
     """Of one queue, by the store's statistics."""
-    alive = [worker for worker in stats.workers if name in worker.queues]
+    alive = listeners(name, stats.workers)
     problems = []
     if len(alive) < workers:
         problems.append(f"expected at least {workers} workers of queue {name} alive, found {len(alive)}")
@@ -39,13 +39,13 @@ def waiting_problems(queue: QueueStats, alive: Sequence[WorkerStats], max_age: i
     if age is None or queue.paused:
         return []
     waited = spell_roughly(age)
-    if not listening(queue, alive):
+    if not listeners(queue.queue, alive):
         return [f"queue {queue.queue} has due jobs and no worker; the oldest has waited {waited}"]
     if max_age is not None and age > max_age:
         return [f"the oldest due job of queue {queue.queue} has waited {waited}, more than {spell_roughly(max_age)}"]
     return []
 
 
-def listening(queue: QueueStats, workers: Sequence[WorkerStats]) -> int:
-    """How many of the workers claim from the queue."""
-    return sum(queue.queue in worker.queues for worker in workers)
+def listeners(queue: str, workers: Sequence[WorkerStats]) -> list[WorkerStats]:
+    """Those of the workers that claim from the queue. One without slots takes nothing."""
+    return [worker for worker in workers if queue in worker.queues and worker.slots > 0]

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from headrace.api.queue_health import listeners
 from headrace.core.durations import spell_roughly
 from headrace.seam.policy import FOREVER, GroupState, PolicyState, TenantState
 from headrace.seam.records import QueueStats, Record, Stats
@@ -193,7 +194,7 @@ def _limits(seen: Circumstances) -> Iterator[Why]:
 
 def _workers(seen: Circumstances) -> Iterator[Why]:
     queue = seen.record.queue
-    workers = [worker for worker in seen.stats.workers if queue in worker.queues]
+    workers = listeners(queue, seen.stats.workers)
     if not workers:
         yield Why(WhyCode.NO_WORKER, f"no worker listens to queue {queue!r}")
     elif seen.record.lost >= seen.last_chance:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from headrace import App, Settings
+from headrace.api.queue_health import listeners
 from headrace.cli.output import counted
 from headrace.cli.policy_output import paused
 from headrace.cli.times import now
@@ -127,7 +128,7 @@ def _queue(queue: QueueStats, workers: list[WorkerStats]) -> Finding:
     text = f"{name}: {queue.due:,} due, {queue.scheduled:,} scheduled, {queue.running:,} running, {queue.failed:,} dead"
     if queue.paused:
         return Finding("warn", "queues", f"{text}; {paused(queue, now())}", f"headrace queue resume {name}")
-    if queue.oldest_due_age is not None and not any(name in worker.queues for worker in workers):
+    if queue.oldest_due_age is not None and not listeners(name, workers):
         return Finding("warn", "queues", f"{text}; no worker listens", f"headrace worker APP --queue {name}")
     if queue.failed:
         return Finding("warn", "queues", text, f"headrace dead list --queue {name}")

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import click
 
-from headrace.api.queue_health import listening
+from headrace.api.queue_health import listeners
 from headrace.cli import options
 from headrace.cli.audited import note_change
 from headrace.cli.bulk import purge
@@ -65,7 +65,7 @@ async def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> N
             queue.cancelled,
             queue.failed,
             length(queue.oldest_due_age),
-            listening(queue, stats.workers),
+            len(listeners(queue.queue, stats.workers)),
         )
         for queue in stats.queues
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.api.queue_health import listening
+from headrace.api.queue_health import listeners
 from headrace.cli.policy_output import paused_until
 from headrace.cli.times import seconds
 from headrace.seam.records import QueueStats, WorkerStats
@@ -25,5 +25,5 @@ def queue_data(queue: QueueStats, workers: Sequence[WorkerStats]) -> dict[str, A
         "cancelled": queue.cancelled,
         "dead": queue.failed,
         "oldest_due_seconds": seconds(queue.oldest_due_age),
-        "workers": listening(queue, workers),
+        "workers": len(listeners(queue.queue, workers)),
     }

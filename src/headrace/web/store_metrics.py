@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import Metric
 
 from headrace.api.client import Client
+from headrace.api.queue_health import listeners
 from headrace.core.upkeep import MOST, OTHER, capped
 from headrace.errors import HeadraceError
 from headrace.keeping.budget import usage_of
@@ -104,8 +105,8 @@ def _of_workers(workers: list[WorkerStats]) -> Iterator[Metric]:
     yield gauge("worker_last_heartbeat_timestamp_seconds", "When it was last heard from.", ["worker"], beats)
 
 
-def _slots(workers: Iterable[WorkerStats], queue: str) -> int:
-    return sum(worker.slots for worker in workers if queue in worker.queues)
+def _slots(workers: Sequence[WorkerStats], queue: str) -> int:
+    return sum(worker.slots for worker in listeners(queue, workers))
 
 
 def _largest(queues: list[QueueStats]) -> list[QueueStats]:
