@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from pathlib import Path
 
 import psycopg
@@ -13,6 +14,17 @@ from headrace.backends.postgres import PostgresBackend
 from tests.ending import over
 
 SCHEMA = "headrace"
+
+
+def vacuum() -> None:
+    """See to all tables once no other session is left: what a session did is in the server's statistics once it has
+    ended."""
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        until = time.monotonic() + 60
+        while connection.execute(f"{others} AND backend_type = 'client backend'").fetchone() != (0,):
+            assert time.monotonic() < until, "somebody is connected"
+        connection.execute("VACUUM (ANALYZE)")
 
 
 @functools.cache

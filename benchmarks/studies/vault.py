@@ -1,7 +1,7 @@
 """What a vault answers: queries over many archived jobs.
 
 ``python -m benchmarks.studies.vault`` writes ten million jobs into a directory as the archiver would, and asks three
-questions. On a busy machine one million took a minute and 26 MB. ``--jobs`` makes it smaller. Each answer is to
+questions. The files are of whole hours, as a compaction leaves them. ``--jobs`` makes it smaller. Each answer is to
 come within ten seconds.
 """
 

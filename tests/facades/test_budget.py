@@ -8,12 +8,15 @@ from random import Random
 
 import pytest
 
-from headrace import App, Event, EventKind
+from headrace import App, Event, EventKind, Task
 from headrace.admin.admin import Admin
 from headrace.errors import ConfigError, QueueFull, StoreFull
 from headrace.keeping.budget import BudgetWatch
 from headrace.web.store_metrics import StoreNumbers, of_store
+from tests import postgres
 from tests.facades.harness import LIMIT, STORES, Store
+
+_MEGABYTE = 1_000_000
 
 
 @pytest.fixture(params=STORES)
@@ -68,12 +71,44 @@ async def test_new_jobs_are_refused_while_work_goes_on(store: Store) -> None:
     await store.close()
 
 
+def heavy_of(app: App) -> Task[[str], None]:
+    @app.task(name="heavy")
+    async def heavy(text: str) -> None: ...
+
+    return heavy
+
+
+async def test_new_jobs_are_taken_again_once_what_has_ended_is_gone(store: Store) -> None:
+    app, other = (store.app(payloads={"compress_over": None}) for _ in range(2))
+    heavy = heavy_of(app)
+
+    async def fill() -> None:
+        async with asyncio.timeout(LIMIT):
+            while True:
+                await app.enqueue_many([heavy.job("x" * 20_000) for _ in range(10)])
+                await asyncio.sleep(0.01)
+
+    async with app:
+        await app.janitor.set_budget((await app.janitor.usage()).used + 8 * _MEGABYTE)
+        with pytest.raises(StoreFull):
+            await fill()
+        assert (await app.janitor.usage()).refuses
+        await app.drain()
+        await app.janitor.keep("1d", states="completed", count=0)
+        assert (await app.janitor.run(force=True)).deleted
+    if store.kind == "postgres":
+        postgres.vacuum()  # the server does it now and then
+    async with other:
+        usage = await other.janitor.usage()
+        assert not usage.refuses, usage
+        await heavy_of(other).enqueue("y")
+    await store.close()
+
+
 async def test_a_store_that_fills_up_fast_is_measured_more_often(tmp_path: Path) -> None:
     store = Store("memory", tmp_path)
     app = store.app(payloads={"compress_over": None})
-
-    @app.task(name="heavy")
-    async def heavy(text: str) -> None: ...
+    heavy = heavy_of(app)
 
     async def fill() -> None:
         """With 20 MB a second: new jobs are to be refused after 2.5 s."""

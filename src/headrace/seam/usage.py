@@ -11,8 +11,8 @@ class Usage(Struct, frozen=True):
     """A store in bytes."""
 
     used: int
-    """What jobs and all that belongs to them take up, indexes included, without what is free to be used again, where
-    the store knows that: PostgreSQL does not."""
+    """What jobs and all that belongs to them take up, indexes included, without what is free to be used again, as far
+    as the store knows that."""
     capacity: int | None = None
     """How much there may be, where the store can tell: the memory of a server, or what is used and what is free on a
     volume."""

@@ -512,8 +512,8 @@ class PostgresBackend:
                 return found
 
     async def usage(self) -> Usage:
-        [[used, dead, wal, reserve]] = await self._call("usage")
-        return Usage(used, None, {"dead_tuples": dead, "wal": wal, "reserve": reserve})
+        [[used, dead, wal, reserve, free]] = await self._call("usage")
+        return Usage(used, None, {"dead_tuples": dead, "wal": wal, "reserve": reserve, "free": free})
 
     async def reserve(self, bytes: int) -> int:
         """See :class:`headrace.seam.usage.KeepReserve`."""
