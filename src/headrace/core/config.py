@@ -116,7 +116,7 @@ class Offload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     delay: Length | None = "10s"
     """If its job is due later than this, at its enqueue or after a run; None: that is no reason."""
     dead_letters: bool = True
-    """If its job fails."""
+    """If its job fails or expires."""
     least: int = 256
     """What is no longer than this stays. What takes its place has 25 bytes."""
 

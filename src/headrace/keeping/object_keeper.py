@@ -16,6 +16,7 @@ from headrace.core.config import ObjectSettings
 from headrace.core.durations import micros
 from headrace.core.events import Event, EventKind, Observers
 from headrace.errors import ConfigError, HeadraceError, ObjectsUnavailable, Unavailable
+from headrace.keeping.dead_letter_offload import DeadLetterOffload
 from headrace.payloads.object_owner import ObjectOwner
 from headrace.payloads.reference import Reference, read_reference
 from headrace.payloads.segment_hours import SegmentHours
@@ -80,6 +81,11 @@ class ObjectKeeper:
         self._references = backend.references
         self._documents = backend.documents
         self._owner = ObjectOwner(stowage.objects, backend.documents)
+        self._dead_letters = (
+            None
+            if backend.archive is None
+            else DeadLetterOffload(backend.archive, self._documents, self._references, backend, stowage, clock)
+        )
         self._segments = stowage.segments
         self._objects = stowage.objects
         self._hours = SegmentHours(stowage.objects, clock)
@@ -94,14 +100,27 @@ class ObjectKeeper:
         """Keep order until cancelled, as one of many: whoever looks first when a round is due makes it. What fails is
         tried again."""
         while True:
-            try:
-                if await self._begin():
-                    await self.keep()
-            except Unavailable as error:
-                log.warning("old objects could not be removed; that is tried again: %s", error)
-            except Exception:
-                log.exception("old objects could not be removed; that is tried again")
+            await self.look()
             await asyncio.sleep(self._every / 1e6 * (0.75 + self._rng.random() / 2))
+
+    async def look(self) -> None:
+        """Make a round if one is due: send away what dead letters still have in the store, then ``keep``. Raises
+        nothing."""
+        try:
+            if not await self._begin():
+                return
+        except Exception as error:
+            _tell(error)
+            return
+        for part in (self.offload, self.keep):
+            try:
+                await part()
+            except Exception as error:
+                _tell(error)
+
+    async def offload(self) -> int:
+        """Send sections of dead letters to the object store that are still in the store; how many."""
+        return 0 if self._dead_letters is None else await self._dead_letters.look()
 
     async def keep(self) -> Kept:
         """One round: copy what is past its keep and still referred to, delete what has been unused for the grace."""
@@ -212,6 +231,13 @@ class ObjectKeeper:
         if not ripe or await self._reason_to_wait():
             return 0
         return sum([await self._hours.delete(hour, self._grace) for hour in ripe])
+
+
+def _tell(error: Exception) -> None:
+    if isinstance(error, Unavailable):
+        log.warning("old objects could not be looked after; that is tried again: %s", error)
+    else:
+        log.error("old objects could not be looked after; that is tried again", exc_info=error)
 
 
 def _is_cell(cell: bytes | HeadraceError) -> bool:

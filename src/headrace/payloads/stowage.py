@@ -138,6 +138,18 @@ class Stowage:
             found.append(one)
         return found
 
+    async def stow_dead(self, jobs: Sequence[Cells]) -> list[Cells]:
+        """References for those cells of dead letters that are to leave. Raises ``ObjectsUnavailable``."""
+        chosen = [self._chosen(cells, 0, dead=True) for cells in jobs]
+        await self._check_owner()
+        cells = [ToStow(cell) for of in chosen for cell in of.values()]
+        references = iter(await self.segments.stow(cells))
+        return [{name: next(references).cell for name in of} for of in chosen]
+
+    def may_leave(self, weight: int) -> bool:
+        """Whether a dead letter of this weight can have a section that is to leave."""
+        return any(rule.dead_letters and weight > max(rule.least, SIZE) for rule in self._rules.values())
+
     async def load(self, jobs: Sequence[Cells]) -> list[Loaded]:
         """The cells of each job, with what its references lead to. Those of all jobs are read together."""
         found: list[Loaded] = [dict(cells) for cells in jobs]
