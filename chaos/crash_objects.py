@@ -56,7 +56,7 @@ async def run(folder: Path, *, crashes: int, seed: int, backend: str = "sqlite")
                 while todo := [p for p in POINTS if deaths[p] < crashes and tries[p] < _TRIES * crashes]:
                     for point in rng.sample(todo, len(todo)):
                         tries[point] += 1
-                        scene = Scene(**common, seed=rng.getrandbits(32), point=point, number=rng.choice((1, 1, 1, 2)))
+                        scene = Scene(**common, seed=rng.getrandbits(32), point=point, number=rng.choice((1, 1, 2)))
                         answer = await _played(zygote, scene)
                         codes[answer.code] += 1
                         deaths[point] += answer.code == DIED

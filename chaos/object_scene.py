@@ -31,16 +31,18 @@ from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Delete, JobId, Reap, Selector, Settlement
 from headrace.seam.references import is_reference
 from headrace.testing.wrapped import Carry, Wrapped
-from headrace.types import JobState, NewJob, Patch, Sections
+from headrace.types import SECTIONS, JobState, NewJob, Patch, Sections
 
 T = TypeVar("T")
 
 DIED = 17
 """The exit code of a process that died where it was told to."""
 POINTS = tuple(f"{call}, {side}" for call in (
-    "create", "insert", "claim", "finish", "references.find", "references.swap", "delete",
+    "create", "insert", "claim", "finish", "archive.ended", "references.find", "references.swap", "documents.put",
+    "delete",
 ) for side in ("before", "after"))  # fmt: skip
-_ALWAYS = {name: {"over": 0, "least": 0} for name in ("parameters", "vm_state", "metadata", "blob")}
+_RULES = {"vm_state": {"over": 0, "least": 0}, "metadata": {"over": None, "delay": None, "least": 0}}
+"""A vm_state always leaves; metadata do once their job is a dead letter."""
 _JOBS, _KEPT = 3, 12
 
 
@@ -104,7 +106,7 @@ class Process:
         self._inner = open_backend(scene.url)
         self._backend = Dying(self._inner, scene)
         settings = Settings.load(
-            {"objects": {"url": scene.objects, "keep": "1d", "grace": "1h"} | _ALWAYS}, env={}, toml={}
+            {"objects": {"url": scene.objects, "keep": "1d", "grace": "1h"} | _RULES}, env={}, toml={}
         )
         self._clock = ManualClock(int((self._folder / "now").read_text()))
         self._client = Client(self._backend, settings, clock=self._clock, rng=self._rng)
@@ -117,8 +119,10 @@ class Process:
         await self._forget()
         await self._insert()
         await self._run()
+        await self._poison()
         self._advance(self._rng.choice(("2d", "3d")))
         keeper = self._keeper()
+        await keeper.offload()
         await keeper.keep()
         self._advance("2h")
         await keeper.keep()
@@ -164,6 +168,15 @@ class Process:
         if batch:
             await self._backend.finish(await stowage.stow_settlements(batch, lambda one: jobs[one.id]), at)
 
+    async def _poison(self) -> None:
+        """A job becomes a dead letter without anybody who could send its section away."""
+        body, job_id = self._rng.randbytes(600), self._client.packer.new_id()
+        self._note(job_id, body)
+        await self._client.insert([NewJob(task="t", id=job_id, queue="pills", sections=Sections(metadata=body))])
+        await self._inner.claim(Claim("w", ("pills",), 9, 1), self._clock.stamp())
+        self._advance("1h")
+        await self._inner.reap(Reap(max_lost=0), self._clock.stamp())
+
     async def _forget(self) -> None:
         """Only the last jobs stay: the run is long."""
         page = await self._inner.scan(Selector(), None, 1_000, self._clock.stamp())
@@ -176,23 +189,21 @@ class Process:
         stowage, known = self._client.stowage, self._known()
         assert stowage is not None
         page = await self._inner.scan(Selector(), None, 1_000, self._clock.stamp())
-        records = await self._inner.fetch(
-            [record.id for record in page.records], frozenset({"vm_state"}), self._clock.stamp()
-        )
+        ids = [record.id for record in page.records]
         seen, referred = Seen(), set()
-        for record in records:
+        for record in await self._inner.fetch(ids, frozenset(SECTIONS), self._clock.stamp()):
             assert record is not None
             seen.jobs += 1
             [cells] = await stowage.load([record.cells])
-            cell = cells["vm_state"]
-            stored = record.cells["vm_state"]
-            if is_reference(stored):
-                referred.add(read_reference(stored, "vm_state").key)
-            if isinstance(cell, HeadraceError):
-                seen.dangling += 1
-                continue
-            body = self._client.packer.envelope.unwrap(cell, "vm_state", record.id)[1]
-            seen.dangling += hashlib.sha256(body).hexdigest() not in known[record.id]
+            assert len(cells) == 1
+            for name, cell in cells.items():
+                if is_reference(record.cells[name]):
+                    referred.add(read_reference(record.cells[name], name).key)
+                if isinstance(cell, HeadraceError):
+                    seen.dangling += 1
+                    continue
+                body = self._client.packer.envelope.unwrap(cell, name, record.id)[1]
+                seen.dangling += hashlib.sha256(body).hexdigest() not in known[record.id]
         there = {one.key async for found in stowage.objects.pages(FOLDER) for one in found}
         seen.orphans = len(there - referred)
         return seen
