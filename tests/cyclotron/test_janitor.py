@@ -14,12 +14,13 @@ import pytest
 from headrace import Client, JobState, Pull, Settings
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
-from headrace.core.clock import SystemClock
+from headrace.core.clock import ManualClock, SystemClock
 from headrace.cyclotron import Aggregate, Janitor, JobInit, Manager, Worker
 from headrace.cyclotron.deletion import QUEUE
 from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Settlement, Stamp
+from headrace.seam.references import is_reference
 from headrace.testing.wrapped import Carry, Wrapped
 
 HOUR = 3_600_000_000
@@ -387,3 +388,33 @@ async def _kill(pull: Pull) -> None:
     if pull._run is not None:
         pull._run.cancel()
         await asyncio.wait([pull._run])
+
+
+async def test_objects_are_looked_after(store: Backend, tmp_path: Path) -> None:
+    """Where there are no other workers than those of this package."""
+    clock = ManualClock(SystemClock().now())
+    objects = {"url": f"file://{tmp_path}/objects", "blob": {"over": 0}, "vm_state": {"over": None}}
+    given = {"worker": {"name": "random"}, "patience": "20s", "objects": objects}
+    async with (
+        Client(store.sibling(), Settings.load(given, env={}, toml={}), clock=clock) as client,
+        janitor_of(client, max_touches=0) as janitor,
+    ):
+        sections = {"vm_state": random.randbytes(3_000), "blob": random.randbytes(3_000)}
+        job_id = await Manager(client).create_job(JobInit(team_id=7, queue_name="hog", **sections))
+        [first] = (tmp_path / "objects").rglob("segments/*/*/*")
+        backend = await client.backend()
+        assert (await backend.claim(Claim("dead", ("hog",), 1, 1), clock.stamp())).jobs
+        clock.advance("1h")
+        assert (await janitor.run_once()).poisoned == 1
+        clock.advance("11m")
+        await janitor.run_once()
+        [record] = await backend.fetch([job_id.bytes], frozenset(sections), clock.stamp())
+        assert record is not None
+        assert all(map(is_reference, record.cells.values()))
+        assert (await Manager(client).get_job(job_id)).vm_state == sections["vm_state"]
+        clock.advance("2d")
+        await janitor.run_once()
+        clock.advance("2h")
+        await janitor.run_once()
+        assert not first.exists()
+        assert [*(tmp_path / "objects").rglob("segments/*/*/*")] == []

@@ -1,9 +1,10 @@
-"""The janitor: takes back stalled jobs, sorts out poison pills, deletes old jobs and counts them."""
+"""The janitor: takes back stalled jobs, sorts out poison pills, counts and deletes old jobs, looks after objects."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from random import Random
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from headrace.cyclotron.fields import OURS
 from headrace.cyclotron.resumes import Resumes
 from headrace.cyclotron.surplus import Surplus
 from headrace.errors import ConfigError, HeadraceError, Unavailable
+from headrace.keeping.object_keeper import ObjectKeeper
 from headrace.seam.records import Reap, Selector
 from headrace.types import Duration, JobState
 from headrace.worker.reaper import event_of
@@ -105,6 +107,7 @@ class Janitor:
         )
         self._surplus = Surplus(self._client, spare)
         self._resumes = Resumes(self._client, interval)
+        self._objects: ObjectKeeper | None = None
         self._busy = False
         self._seen: set[str] = set()
 
@@ -132,9 +135,9 @@ class Janitor:
     # -- the work
 
     async def run_once(self) -> Report:
-        """One round: poison pills and stalled jobs, then deletion, then dead letters of which there are too many. It is
-        skipped if another round is under way. Every job whose worker was not heard of in time counts as stalled, even
-        if the store stood still meanwhile; ``run`` is more careful."""
+        """One round: poison pills and stalled jobs, then deletion, then dead letters of which there are too many, then
+        objects, as often as ``objects.every`` says. It is skipped if another round is under way. Every job whose worker
+        was not heard of in time counts as stalled, even if the store stood still meanwhile; ``run`` is more careful."""
         return await self._round(Reap(limit=_LIMIT, max_lost=self._max_touches, spread=self._spread))
 
     async def _round(self, request: Reap) -> Report:
@@ -147,6 +150,7 @@ class Janitor:
             resumed = await self._resumes.run()
             deleted = await self._deletion.run(asyncio.get_running_loop().time() + self._budget)
             surplus = await self._surplus.run()
+            await self._look_after_objects()
             return Report(
                 stalled=stalled,
                 poisoned=poisoned,
@@ -192,6 +196,16 @@ class Janitor:
                 poisoned += job.state is JobState.FAILED
                 self._client.observers.tell(event_of(job))
         return stalled, poisoned
+
+    async def _look_after_objects(self) -> None:
+        """The workers of this package leave it to the janitor."""
+        client = self._client
+        if client.stowage is None:
+            return
+        if self._objects is None:
+            backend, settings = await client.backend(), client.settings.objects
+            self._objects = ObjectKeeper(backend, client.stowage, client.clock, Random(), client.observers, settings)
+        await self._objects.look()
 
     async def _depths(self) -> dict[str, int]:
         stats = await self._client.stats()
