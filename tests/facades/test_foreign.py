@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from ssl import TLSVersion, create_default_context
 from typing import Any
 
 import asyncpg
@@ -49,8 +50,20 @@ class Pool:
         (sqlalchemy.create_engine("sqlite:///jobs.db"), "sqlite:///jobs.db"),
         (sqlalchemy.create_engine("postgresql+psycopg://a:b%40@db:9/shop"), "postgresql://a:b%40@db:9/shop"),
         (create_async_engine("postgresql+asyncpg://db/shop"), "postgresql://db/shop"),
+        (create_async_engine("postgresql+asyncpg://db/shop?ssl=require"), "postgresql://db/shop?sslmode=require"),
+        (
+            sqlalchemy.create_engine(
+                "postgresql+psycopg://db/shop",
+                connect_args={"sslmode": "verify-full", "connect_timeout": 3, "prepare_threshold": None},
+            ),
+            "postgresql://db/shop?sslmode=verify-full&connect_timeout=3",
+        ),
+        (
+            sqlalchemy.create_engine("sqlite:///jobs.db", connect_args={"check_same_thread": False}),
+            "sqlite:///jobs.db",
+        ),
     ],
-    ids=range(14),
+    ids=range(17),
 )
 def test_settings_are_read(given: Any, url: str) -> None:
     assert url_of(given) == url
@@ -64,15 +77,31 @@ def test_settings_are_read(given: Any, url: str) -> None:
         (redis.sentinel.Sentinel([("h", 1)]).master_for("m"), r"redis\+sentinel://"),
         (redis.Redis(credential_provider=redis.UsernamePasswordCredentialProvider("a", "b")), "credential_provider"),
         (Pool(lambda: "host=db"), "made by a function"),
+        (redis.Redis(ssl=True, ssl_min_version=TLSVersion.TLSv1_3), "its ssl_min_version cannot be carried over"),
         (sqlalchemy.create_engine("sqlite://"), "memory://"),
+        (sqlalchemy.create_engine("sqlite:///file:jobs.db?mode=ro&uri=true"), "a URI of SQLite's own"),
+        (sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: None), "connected by a function"),
+        (
+            create_async_engine("postgresql+asyncpg://db/shop", connect_args={"ssl": create_default_context()}),
+            "its ssl cannot be carried over",
+        ),
+        (sqlalchemy.create_engine("postgresql+psycopg:///shop?host=a&host=b"), "its host cannot be carried over"),
         (object(), "expected text like sqlite:///jobs.db"),
         (7, "expected text like sqlite:///jobs.db"),
     ],
-    ids=range(7),
+    ids=range(12),
 )
 def test_what_cannot_be_read_is_told(given: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         App(given)
+
+
+def test_an_engine_whose_login_a_function_makes_is_refused() -> None:
+    """The way to a password that changes, as clouds have it."""
+    engine = sqlalchemy.create_engine("postgresql+psycopg://ada@db/shop")
+    sqlalchemy.event.listen(engine, "do_connect", lambda *given: None)
+    with pytest.raises(ConfigError, match="connected by a function"):
+        App(engine)
 
 
 async def test_connections_are_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from inspect import getclosurevars
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
@@ -64,7 +65,11 @@ def url_of(given: object) -> str:
     )
 
 
-_REDIS_REFUSED = ("credential_provider", "ssl_ca_data", "ssl_ca_path", "ssl_password")
+_REDIS_REFUSED = (
+    "credential_provider", "redis_connect_func", "ssl_ca_data", "ssl_ca_path", "ssl_ciphers",
+    "ssl_exclude_verify_flags", "ssl_include_verify_flags", "ssl_min_version", "ssl_ocsp_context",
+    "ssl_ocsp_expected_cert", "ssl_password", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled",
+)  # fmt: skip
 """What would be lost, and must not be."""
 
 
@@ -73,7 +78,7 @@ def _of_redis(given: Any, kind: str) -> str:
     if pool is None or hasattr(pool, "service_name"):
         raise _told(kind, "a URL like redis+sentinel://host:26379?master=NAME or redis+cluster://host:7000")
     said: Mapping[str, Any] = getattr(pool, "connection_kwargs", {})
-    if lost := [name for name in _REDIS_REFUSED if said.get(name) is not None]:
+    if lost := [name for name in _REDIS_REFUSED if said.get(name)]:
         raise _told(kind, f"a URL: its {lost[0]} cannot be carried over")
     login = ""
     if said.get("password") is not None:
@@ -122,12 +127,42 @@ def _of_sqlalchemy(given: Any, kind: str) -> str:
     url = getattr(given, "url", None)
     if url is None or url.get_backend_name() not in ("postgresql", "sqlite"):
         raise _told(kind, "an engine on PostgreSQL or SQLite, or a URL")
+    more = _beyond_its_url(given, kind)
     if url.get_backend_name() == "sqlite":
         if not url.database or url.database == ":memory:":
             raise _told(kind, "a file, or the URL memory://: nobody else can see its database in memory")
+        if url.database.startswith("file:"):
+            raise _told(kind, "a URL like sqlite:///jobs.db: its database is a URI of SQLite's own")
         return f"sqlite:///{quote(url.database)}"
     said = {"user": url.username, "password": url.password, "host": url.host, "port": url.port, "dbname": url.database}
-    return _libpq({name: str(value) for name, value in (said | dict(url.query)).items() if value is not None})
+    known = said | dict(url.query) | more
+    if url.get_driver_name() == "asyncpg" and isinstance(known.get("ssl"), str):
+        known["sslmode"] = known.pop("ssl")  # the same words
+    if lost := [name for name, value in known.items() if not isinstance(value, str | int | None)]:
+        raise _told(kind, f"a URL: its {lost[0]} cannot be carried over")
+    return _libpq({name: str(value) for name, value in known.items() if value is not None})
+
+
+_SQLALCHEMY_OWN = _PSYCOPG_OWN | {"check_same_thread", "command_timeout", "timeout"}
+"""Arguments of connections that say nothing about where they lead."""
+
+
+def _beyond_its_url(given: Any, kind: str) -> dict[str, Any]:
+    """What an engine connects with that its URL does not say: its ``connect_args``. One that is connected by a function
+    is refused: nobody else can know where that leads."""
+    engine = getattr(given, "sync_engine", given)
+    connects: Any = getattr(engine.pool, "_creator", None)
+    if getattr(connects, "__module__", "") != "sqlalchemy.engine.create" or list(engine.dialect.dispatch.do_connect):
+        raise _told(kind, "a URL: it is connected by a function")
+    found = getclosurevars(connects).nonlocals.get("cparams")
+    if not isinstance(found, Mapping):
+        raise _told(kind, "a URL")
+    known = engine.dialect.create_connect_args(engine.url)[1]
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in _SQLALCHEMY_OWN and (name not in known or known[name] != value)
+    }
 
 
 def _libpq(said: dict[str, str]) -> str:
