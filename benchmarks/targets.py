@@ -132,7 +132,7 @@ def _valkey() -> list[Target]:
 
 
 @dataclass(frozen=True)
-class _Single:
+class Single:
     """What one job by itself may take: to be stored, to be picked up, and to be answered."""
 
     store: str
@@ -145,8 +145,7 @@ class _Single:
 
     def targets(self) -> list[Target]:
         """All of one store; the best peer is the best that makes jobs as durable."""
-        ours, sync = self.ours, f"headrace-{self.store}-sync"
-        peers, sync_peers = ([(name, "enqueue") for name in names] for names in (self.peers, self.sync_peers))
+        ours, sync, peers = self.ours, self.sync, [(name, "enqueue") for name in self.peers]
         return [
             Target("one enqueue against the best peer", ours, "enqueue", 1, against=tuple(peers)),
             Target(
@@ -154,21 +153,36 @@ class _Single:
                 against=((self.bare, "enqueue_cpu"),),
             ),
             Target("one blocking enqueue against an awaited one", sync, "enqueue", 0.9, against=((ours, "enqueue"),)),
-            Target("one blocking enqueue against the best peer", sync, "enqueue", 1, against=tuple(sync_peers)),
+            *self.blocking(),
             Target("one pick-up p50, ms", ours, "pickup_p50", self.pickup, at_least=False),
             Target("one reply p50, ms", ours, "reply_p50", self.reply, at_least=False),
         ]  # fmt: skip
+
+    @property
+    def sync(self) -> str:
+        """Ours, called by code that blocks."""
+        return f"headrace-{self.store}-sync"
+
+    def blocking(self) -> list[Target]:
+        """What code that blocks may expect."""
+        peers = tuple((name, "enqueue") for name in self.sync_peers)
+        return [Target("one blocking enqueue against the best peer", self.sync, "enqueue", 1, against=peers)]
 
 
 _SQLITE_PEERS = ("litequeue-full", "huey-sqlite")
 _POSTGRES_PEERS = ("pgqueuer", "awa", "chancy", "procrastinate")
 _VALKEY_PEERS = ("huey-valkey", "dramatiq", "celery", "rq")
-_SINGLE = (
-    _Single("sqlite", "headrace-sqlite-full", _SQLITE_PEERS, _SQLITE_PEERS, "bare-sqlite-full", 1.2, 1.5),
-    _Single("postgres", "headrace-postgres", _POSTGRES_PEERS, ("chancy", "procrastinate"), "bare-postgres", 2.5, 3.5),
-    _Single(
-        "valkey", "headrace-valkey", (*_VALKEY_PEERS, "taskiq-list", "taskiq-stream", "arq"), _VALKEY_PEERS,
-        "bare-valkey", 1.2, 1.2,
+_SQLITE_BLOCKING = (*_SQLITE_PEERS, "celery-sqlite", "django-q-sqlite", "django-tasks-sqlite")
+_POSTGRES_BLOCKING = (
+    "procrastinate-sync", "chancy-sync", "huey-postgres", "dramatiq-postgres", "celery-postgres", "django-q-postgres",
+    "django-tasks-postgres",
+)  # fmt: skip
+SINGLE = (
+    Single("sqlite", "headrace-sqlite-full", _SQLITE_PEERS, _SQLITE_BLOCKING, "bare-sqlite-full", 1.2, 1.5),
+    Single("postgres", "headrace-postgres", _POSTGRES_PEERS, _POSTGRES_BLOCKING, "bare-postgres", 2.5, 3.5),
+    Single(
+        "valkey", "headrace-valkey", (*_VALKEY_PEERS, "taskiq-list", "taskiq-stream", "arq"),
+        (*_VALKEY_PEERS, "django-q-valkey"), "bare-valkey", 1.2, 1.2,
     ),
 )  # fmt: skip
 
@@ -182,7 +196,7 @@ TARGETS: tuple[Target, ...] = (
     *_sqlite("normal"),
     *_postgres(),
     *_valkey(),
-    *(target for single in _SINGLE for target in single.targets()),
+    *(target for single in SINGLE for target in single.targets()),
     Target(
         "drain against litequeue at its best depth", "headrace-sqlite-full", "drain", 6,
         against=(("litequeue", "drain"), ("litequeue", "drain_shallow")),

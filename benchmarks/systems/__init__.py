@@ -7,8 +7,18 @@ from benchmarks.systems.awa import Awa
 from benchmarks.systems.bare import BareSqlite
 from benchmarks.systems.bare_postgres import BarePostgres
 from benchmarks.systems.bare_valkey import BareValkey, VariadicValkey
+from benchmarks.systems.blocking_sql import (
+    CeleryPostgres,
+    CelerySqlite,
+    ChancySync,
+    DramatiqPostgres,
+    HueyPostgres,
+    ProcrastinateSync,
+)
 from benchmarks.systems.celery import Celery
 from benchmarks.systems.chancy import Chancy
+from benchmarks.systems.django_q import DjangoQPostgres, DjangoQSqlite, DjangoQValkey
+from benchmarks.systems.django_tasks_db import DjangoTasksPostgres, DjangoTasksSqlite
 from benchmarks.systems.dramatiq import Dramatiq
 from benchmarks.systems.headrace import HeadraceMemory, HeadraceSqlite
 from benchmarks.systems.headrace_postgres import HeadracePostgres
@@ -41,6 +51,9 @@ _SYSTEMS: tuple[System, ...] = (
     LiteQueue("litequeue-full", durability="full"),
     HueySqlite("huey-sqlite"),
     PersistQueue("persist-queue"),
+    CelerySqlite("celery-sqlite"),
+    DjangoQSqlite("django-q-sqlite"),
+    DjangoTasksSqlite("django-tasks-sqlite"),
     HeadracePostgres("headrace-postgres"),
     SyncPostgres("headrace-postgres-sync"),
     BarePostgres("bare-postgres"),
@@ -50,6 +63,13 @@ _SYSTEMS: tuple[System, ...] = (
     Awa("awa"),
     Chancy("chancy"),
     Procrastinate("procrastinate"),
+    ProcrastinateSync("procrastinate-sync"),
+    ChancySync("chancy-sync"),
+    HueyPostgres("huey-postgres"),
+    DramatiqPostgres("dramatiq-postgres"),
+    CeleryPostgres("celery-postgres"),
+    DjangoQPostgres("django-q-postgres"),
+    DjangoTasksPostgres("django-tasks-postgres"),
     HeadraceValkey("headrace-valkey"),
     SyncValkey("headrace-valkey-sync"),
     BareValkey("bare-valkey"),
@@ -62,6 +82,7 @@ _SYSTEMS: tuple[System, ...] = (
     Arq("arq"),
     Celery("celery"),
     Rq("rq"),
+    DjangoQValkey("django-q-valkey"),
 )
 SYSTEMS: dict[str, System] = {system.name: system for system in _SYSTEMS}
 
