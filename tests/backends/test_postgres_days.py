@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, date, datetime
 from random import Random
 from uuid import UUID
@@ -16,7 +16,7 @@ from headrace.backends.postgres import PostgresBackend
 from headrace.core.clock import ManualClock
 from headrace.core.config import RetentionSettings
 from headrace.core.events import Observers
-from headrace.errors import SchemaMismatch
+from headrace.errors import SchemaMismatch, Unavailable
 from headrace.keeping.retention import Retention
 from headrace.seam.archive import HOUR
 from headrace.seam.policy import Policy
@@ -373,18 +373,105 @@ async def test_ids_of_ten_years_ahead_work_and_hinder_no_day(
     assert await store.fetch([far], at=_NOON) == [None]
 
 
-async def test_a_day_that_is_crowded_already_stays_where_it_is(
+async def test_a_crowded_day_is_made_in_parts(
     store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
 ) -> None:
-    """Moving it would take too long for those who wait; the days after it are made."""
+    """So nobody waits until all of its jobs have moved; other days come first."""
+    prefix = id_of(0, _NOON + 5 * _DAY).hex()[:20]
     connection.execute(
         "INSERT INTO jobs (id, enqueued_at, task, tenant)"
-        " SELECT (%s || lpad(to_hex(n), 12, '0'))::uuid, 0, 't', '' FROM generate_series(1, 10001) AS n",
-        (id_of(0, _NOON + 5 * _DAY).hex()[:20],),
+        " SELECT (%s || lpad(to_hex(n), 12, '0'))::uuid, 0, 't', '' FROM generate_series(1, 25001) AS n",
+        (prefix,),
     )
-    await tidy(store, at=_NOON)
-    assert "jobs_20260306" not in days(connection)
-    assert {"jobs_20260305", "jobs_20260307", "jobs_20260315"} <= days(connection)
+    left = []
+    while connection.execute("SELECT make_day_v1(%s)", (_NOON,)).fetchone() == (True,):
+        [[there]] = connection.execute("SELECT count(*) FROM jobs_other")
+        left.append(there)
+    assert [there for there in left if there] == [25_001] * 13 + [15_001, 5_001]
+    assert left[-1] == 0
+    assert {f"jobs_202603{day:02}" for day in range(1, 16)} <= days(connection)
+    assert tables_of(connection, 25_001) == {"jobs_20260306"}
+    assert connection.execute("SELECT * FROM days_of('jobs_default')").fetchall() == []
+
+
+async def test_jobs_of_a_day_that_is_made_in_parts_go_on(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """Those that have moved, those that have not, and those that come meanwhile, before and after the place."""
+    ahead = _NOON + 5 * _DAY
+    ids = [id_of(n, ahead) for n in range(1, 90, 3)]
+    for start in range(3):
+        await store.insert([Row(id=one, queue="q", task="t", cells={"blob": one}) for one in ids[start::3]], _NOON)
+    ended: set[JobId] = set()
+    steps = 0
+    while not connection.execute("SELECT 1 FROM days_of('jobs') WHERE days_of = '2026-03-06'").fetchall():
+        [[done]] = connection.execute("SELECT make_day('2026-03-06', 10)")
+        assert done
+        late = [id_of(n + steps, ahead) for n in (1, 89)] if steps in (1, 2) else []
+        await store.insert([Row(id=one, queue="q", task="t", cells={"blob": one}) for one in late], _NOON)
+        ids += late
+        jobs = (await store.claim(Claim("h", ("q",), 7, _DAY), _NOON)).jobs
+        assert [job.cells["blob"] for job in jobs] == [job.id for job in jobs]
+        done = [Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs[:5]]
+        assert await store.finish(done, _NOON) == [JobState.COMPLETED] * len(done)
+        ended |= {one.id for one in done}
+        found = await store.fetch(ids, frozenset({"blob"}), _NOON)
+        assert [one and one.cells["blob"] for one in found] == ids
+        assert {one.id for one in found if one and one.state is JobState.COMPLETED} == ended
+        steps += 1
+    assert steps == 4
+    assert tables_of(connection, len(ids)) == {"jobs_20260306", "ended_20260306"}
+
+
+@pytest.mark.parametrize("limit", [3, 100], ids=["in parts", "at once"])
+@pytest.mark.parametrize("call", ["insert", "finish"])
+async def test_who_waits_for_a_day_that_is_made_is_not_refused(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]], call: str, limit: int
+) -> None:
+    """What a job needs to be stored is there a moment later."""
+    ahead = _NOON + 5 * _DAY
+    rows = [Row(id=id_of(n, ahead), queue="q", task="t", cells={}) for n in range(10)]
+    await store.insert(rows[:8], _NOON)
+    jobs = (await store.claim(Claim("h", ("q",), 8, _DAY), _NOON)).jobs
+    done = [Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs]
+    with psycopg.connect(server().url(), options="-c search_path=days") as making:
+        making.execute("SELECT make_day('2026-03-06', %s)", (limit,))
+        trip = asyncio.create_task(repeated(store, rows[8:] if call == "insert" else done))
+        while not connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
+            await asyncio.sleep(0.005)
+        making.commit()
+    await trip
+    states = {one and one.state for one in await store.fetch([one.id for one in rows[:8]], at=_NOON)}
+    assert states == {JobState.RUNNING if call == "insert" else JobState.COMPLETED}
+    assert None not in await store.fetch([one.id for one in (rows if call == "insert" else rows[:8])], at=_NOON)
+
+
+async def repeated(store: PostgresBackend, batch: Sequence[Row] | Sequence[Settlement]) -> None:
+    """Insert or finish these; if the store cannot just now, once more."""
+    for last in (False, True):
+        try:
+            if isinstance(batch[0], Row):
+                await store.insert(batch, _NOON)
+            else:
+                await store.finish(batch, _NOON)
+        except Unavailable:
+            assert not last
+        else:
+            return
+
+
+async def test_a_day_that_is_half_made_when_it_is_over_is_made_all_the_same(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    ahead = _NOON + 5 * _DAY
+    await store.insert([Row(id=id_of(n, ahead), queue="q", task="t", cells={}) for n in range(5)], _NOON)
+    connection.execute("SELECT make_day('2026-03-06', 2)")
+    await end(store, 5)
+    assert tables_of(connection, 5) == {"jobs_other", "ended_other", "jobs_20260306", "ended_20260306"}
+    await tidy(store, at=_AFTER)
+    assert tables_of(connection, 5) == {"jobs_20260306", "ended_20260306"}
+    assert await tidy(store, at=_AFTER + 6 * _DAY) == 5
+    assert not {name for name in days(connection) if "20260306" in name}
 
 
 def tables_of(connection: psycopg.Connection[tuple[object, ...]], count: int) -> set[str]:

@@ -88,13 +88,17 @@ class _Tidying:
         self.busy = waited
 
     async def _make(self) -> bool:
-        """Make the days to come; whether somebody was in the way."""
+        """Make the days to come; whether somebody was in the way. Between two steps, those who waited get as much
+        time as the step took."""
+        clock = asyncio.get_running_loop().time
         while True:
+            began = clock()
             [[more]] = await self._do("make_day", self._at)
             if not more:
                 return more is None
             if self._is_late():
                 return False
+            await asyncio.sleep(clock() - began)
 
     async def _drop(self, clauses: Sequence[SweepClause]) -> bool:
         """Drop the days that are past a clause; whether somebody was in the way."""

@@ -87,6 +87,8 @@ def translated(error: Exception, where: str) -> Exception:
         return NotTaken(". ".join(filter(None, (f"{where}: {said}", error.diag.message_hint))))
     if isinstance(error, psycopg.ProgrammingError) and "connect_timeout" in said:
         return ConfigError(f"{where}: {said}. Expected whole seconds")
+    if isinstance(error, pg.CheckViolation) and error.diag.table_name and not error.diag.constraint_name:
+        return Unavailable(f"{where} was moving jobs to the table of their day just now: {said}")
     if isinstance(error, psycopg.DataError) or (error.sqlstate or "")[:2] in _CONTENT:
         return Rejected(f"{where} does not take this: {said}")
     if isinstance(error, _DAMAGED):

@@ -83,7 +83,7 @@ RETURN least(reference_hour(p_parameters), reference_hour(p_vm_state), reference
 
 -- Partitioned by id, which for a UUIDv7 means by the day on which it was made: a day that is over is dropped as a
 -- whole. Ids of other kinds are in the partitions before and after all days; days without a partition, long past or far
--- ahead, are in the default one. A cached plan that looks for ids locks every partition. So what is called for each
+-- ahead, are in the default one (``jobs_default``). A cached plan that looks for ids locks every partition. So what is called for each
 -- batch of jobs either writes only to the days of its ids, or is planned for them each time (``contents``).
 CREATE TABLE jobs (
     id uuid NOT NULL,
@@ -389,13 +389,10 @@ CREATE FUNCTION day_of(p_at bigint) RETURNS date LANGUAGE sql IMMUTABLE AS $$
     SELECT date '1970-01-01' + (p_at / 86400000000)::integer
 $$;
 
--- Make a partition of both tables. Payloads arrive compressed, so those of a few kilobytes stay in the row; but not in
--- the default partition, which is scanned whenever a day is made.
+-- Make a partition of both tables. Payloads arrive compressed, so those of a few kilobytes stay in the row.
 CREATE FUNCTION make_partition(p_name text, p_bounds text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    EXECUTE format(
-        'CREATE TABLE %I (LIKE jobs INCLUDING ALL) WITH (toast_tuple_target = %s)', 'jobs_' || p_name, CASE p_name WHEN 'other' THEN 128 ELSE 8160 END
-    );
+    EXECUTE format('CREATE TABLE %I (LIKE jobs INCLUDING ALL) WITH (toast_tuple_target = 8160)', 'jobs_' || p_name);
     EXECUTE format('ALTER TABLE jobs ATTACH PARTITION %I %s', 'jobs_' || p_name, p_bounds);
     EXECUTE format('CREATE TABLE %I (LIKE ended INCLUDING ALL)', 'ended_' || p_name);
     EXECUTE format('ALTER TABLE ended ATTACH PARTITION %I %s', 'ended_' || p_name, p_bounds);
@@ -403,54 +400,83 @@ END $$;
 
 SELECT
     make_partition('before', format('FOR VALUES FROM (MINVALUE) TO (%L)', day_start('2025-01-01'))),
-    make_partition('after', format('FOR VALUES FROM (%L) TO (MAXVALUE)', day_start('2100-01-01'))),
-    make_partition('other', 'DEFAULT');
+    make_partition('after', format('FOR VALUES FROM (%L) TO (MAXVALUE)', day_start('2100-01-01')));
 
--- Whether the default partition has too many jobs of this day to move them at once. The day then stays there.
-CREATE FUNCTION crowded(p_day date) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    SELECT count(*) > 10000 FROM (  -- jobs_other_pkey
-        SELECT 1 FROM jobs_other AS o WHERE o.id >= day_start(p_day) AND o.id < day_start(p_day + 1) LIMIT 10001
-    ) AS few
+-- The default partition: all others, and the days to which jobs are moving (``make_day``). The others are scanned whenever
+-- a day is made, so payloads do not stay in the row.
+CREATE TABLE jobs_default (LIKE jobs INCLUDING ALL) PARTITION BY RANGE (id);
+CREATE TABLE ended_default (LIKE ended INCLUDING ALL) PARTITION BY RANGE (id);
+ALTER TABLE jobs ATTACH PARTITION jobs_default DEFAULT;
+ALTER TABLE ended ATTACH PARTITION ended_default DEFAULT;
+CREATE TABLE jobs_other (LIKE jobs INCLUDING ALL) WITH (toast_tuple_target = 128);
+CREATE TABLE ended_other (LIKE ended INCLUDING ALL);
+ALTER TABLE jobs_default ATTACH PARTITION jobs_other DEFAULT;
+ALTER TABLE ended_default ATTACH PARTITION ended_other DEFAULT;
+
+-- The days that have partitions, or that jobs are moving to (of the default partition).
+CREATE FUNCTION days_of(p_parent regclass) RETURNS SETOF date LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT to_date(right(c.relname, 8), 'YYYYMMDD')
+    FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
+    WHERE i.inhparent = p_parent AND c.relname ~ '^jobs_[0-9]{8}$'
 $$;
 
--- Make the partitions of a day, and move its jobs there from the default partition. Returns whether the day has
--- partitions now. Only those who look into the default partition wait for this, and it waits for nobody longer than a
--- moment: it can be repeated.
-CREATE FUNCTION make_day(p_day date) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- The first id of a day that the default partition still has after this many others; NULL if it has no more.
+CREATE FUNCTION id_after(p_day date, p_limit integer) RETURNS uuid LANGUAGE sql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_sort = off AS $$
+    SELECT o.id FROM jobs_other AS o WHERE o.id >= day_start(p_day) AND o.id < day_start(p_day + 1)  -- jobs_other_pkey
+    ORDER BY o.id OFFSET p_limit LIMIT 1
+$$;
+
+-- Make the partitions of a day, and move its jobs there from the default partition: those with the lowest ids, up to
+-- ``p_limit``. If there are more, the partitions begin with these ids only, as parts of the default one, and the next call
+-- goes on. Returns false if somebody is in the way. Only those who look into the default partition wait for this, and it
+-- waits for nobody longer than a moment: it can be repeated.
+CREATE FUNCTION make_day(p_day date, p_limit integer DEFAULT 10000) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_from CONSTANT uuid := day_start(p_day);
     v_to CONSTANT uuid := day_start(p_day + 1);
-    v_name CONSTANT text := to_char(p_day, 'YYYYMMDD');
+    v_begun boolean;
+    v_next uuid;
     v_table text;
+    v_day text;
 BEGIN
-    IF to_regclass('jobs_' || v_name) IS NOT NULL THEN
+    IF p_day IN (SELECT days_of('jobs')) THEN
         RETURN true;
-    ELSIF crowded(p_day) THEN
-        RETURN false;
     END IF;
     PERFORM set_config('lock_timeout', '100ms', true);
-    EXECUTE format('CREATE TABLE %I (LIKE jobs INCLUDING ALL) WITH (toast_tuple_target = 8160)', 'jobs_' || v_name);
-    EXECUTE format('CREATE TABLE %I (LIKE ended INCLUDING ALL)', 'ended_' || v_name);
-    LOCK TABLE jobs_other, ended_other IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE jobs_default, ended_default IN ACCESS EXCLUSIVE MODE;
+    v_begun := p_day IN (SELECT days_of('jobs_default'));
+    v_next := id_after(p_day, p_limit);
     FOREACH v_table IN ARRAY ARRAY['jobs', 'ended'] LOOP
-        EXECUTE format('CREATE TABLE %I (LIKE %I)', 'early_' || v_table, v_table);
+        v_day := v_table || to_char(p_day, '_YYYYMMDD');
+        IF v_begun THEN
+            EXECUTE format('ALTER TABLE %I DETACH PARTITION %I', v_table || '_default', v_day);
+        ELSE
+            EXECUTE format(
+                'CREATE TABLE %I (LIKE %I INCLUDING ALL, CONSTRAINT of_day CHECK (id >= %L AND id < %L)) %s',
+                v_day, v_table, v_from, v_to, CASE v_table WHEN 'jobs' THEN 'WITH (toast_tuple_target = 8160)' END
+            );
+        END IF;
         EXECUTE format(  -- the keys of the default partition
             'WITH early AS (DELETE FROM %I AS o WHERE o.id >= $1 AND o.id < $2 RETURNING o.*) INSERT INTO %I SELECT * FROM early',
-            v_table || '_other', 'early_' || v_table
-        ) USING v_from, v_to;
+            v_table || '_other', v_day
+        ) USING v_from, coalesce(v_next, v_to);
         EXECUTE format(
-            'ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', v_table, v_table || '_' || v_name, v_from, v_to
+            'ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+            CASE WHEN v_next IS NULL THEN v_table ELSE v_table || '_default' END, v_day, v_from, coalesce(v_next, v_to)
         );
-        EXECUTE format('INSERT INTO %I SELECT * FROM %I', v_table, 'early_' || v_table);
-        EXECUTE format('DROP TABLE %I', 'early_' || v_table);
+        IF v_next IS NULL THEN
+            EXECUTE format('ALTER TABLE %I DROP CONSTRAINT of_day', v_day);
+        END IF;
     END LOOP;
     RETURN true;
 EXCEPTION WHEN lock_not_available OR deadlock_detected OR duplicate_table OR unique_violation THEN
-    RETURN to_regclass('jobs_' || v_name) IS NOT NULL;  -- all but the first error: somebody else makes it too
+    RETURN p_day IN (SELECT days_of('jobs'));  -- all but the first error: somebody else makes it too
 END $$;
 
--- Make one of the next 14 days. Returns whether there may be one more to make; NULL if somebody uses the tables.
+-- Make one of the next 14 days, or a part of it; those that are soon done come first. Returns whether there may be more
+-- to make; NULL if somebody uses the tables.
 CREATE FUNCTION make_day_v1(p_at bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_today CONSTANT date := day_of(clock(p_at));
@@ -459,17 +485,13 @@ BEGIN
     IF NOT try_lock('days') THEN
         RETURN NULL;
     END IF;
-    FOR v_day IN
-        SELECT v_today + ahead FROM generate_series(0, 14) AS ahead
-        WHERE to_regclass('jobs_' || to_char(v_today + ahead, 'YYYYMMDD')) IS NULL
-    LOOP
-        IF make_day(v_day) THEN
-            RETURN true;
-        ELSIF NOT crowded(v_day) THEN
-            RETURN NULL;
-        END IF;
-    END LOOP;
-    RETURN false;
+    SELECT d.day INTO v_day FROM (
+        SELECT v_today + ahead AS day FROM generate_series(0, 14) AS ahead UNION SELECT days_of('jobs_default')
+    ) AS d WHERE d.day NOT IN (SELECT days_of('jobs')) ORDER BY id_after(d.day, 10000) IS NOT NULL, d.day LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    RETURN nullif(make_day(v_day), false);
 END $$;
 
 SELECT make_day((clock_timestamp() AT TIME ZONE 'UTC')::date + ahead) FROM generate_series(0, 2) AS ahead;

@@ -404,9 +404,7 @@ BEGIN
         RETURN false;
     END IF;
     FOR v_day IN
-        SELECT to_date(substr(c.relname, 6), 'YYYYMMDD') AS day
-        FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'jobs'::regclass AND c.relname ~ '^jobs_[0-9]{8}$' ORDER BY 1
+        SELECT d FROM days_of('jobs') AS d ORDER BY d
     LOOP
         EXIT WHEN v_day >= day_of(v_before);
         IF goes_whole(v_day, p_state, v_before, (SELECT count(*) FROM stays(v_day, p_state, v_before, v_now))) THEN
