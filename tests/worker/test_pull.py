@@ -6,6 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -100,6 +101,35 @@ class TestTake:
             ids = [each.id for jobs in found for each in jobs]
             assert len(ids) == len(set(ids)) == 30
             assert pull.held == 30
+
+    async def test_so_do_callers_that_come_before_it_is_open(self, make_client: MakeClient) -> None:
+        async with make_client() as client:
+            await client.insert([job(i) for i in range(30)])
+        client = make_client()
+        async with AsyncExitStack() as after, asyncio.timeout(60):
+            after.push_async_callback(client.close)
+            pull = client.pull("hog")
+            found = await asyncio.gather(*(pull.take(10) for _ in range(3)))
+            ids = [each.id for jobs in found for each in jobs]
+            assert len(ids) == len(set(ids)) == pull.held == 30
+            await pull.close()
+            assert {(await stored(client, i))[0] for i in range(30)} == {JobState.AVAILABLE}
+            assert "headrace-pull" not in {task.get_name() for task in asyncio.all_tasks()}
+
+    async def test_closed_before_it_is_open(self, make_client: MakeClient) -> None:
+        async with make_client() as client:
+            await client.insert([job()])
+        client = make_client()
+        async with AsyncExitStack() as after, asyncio.timeout(60):
+            after.push_async_callback(client.close)
+            pull = client.pull("hog")
+            taking = asyncio.ensure_future(pull.take())
+            await asyncio.sleep(0)
+            await pull.close()
+            assert await taking == []
+            with pytest.raises(ConfigError, match="closed"):
+                await pull.take()
+            assert (await client.stats(["hog"])).workers == []
 
     async def test_two_pulls_never_have_the_same_job(self, make_client: MakeClient) -> None:
         async with make_client() as first, make_client() as second:

@@ -84,6 +84,7 @@ class Pull:
         self._guest = guest
         self._patience = patience
         self._inside = 0
+        self._opening = asyncio.Lock()
         self._closing = asyncio.Event()
         self._run: asyncio.Task[None] | None = None
         self._tasks = Tasks()
@@ -95,9 +96,14 @@ class Pull:
         """Connect, and start to beat."""
         if self._closing.is_set():
             raise ConfigError("this pull is closed; make another one with client.pull(…)")
-        if self._run is not None:
-            return
-        exchange = await self._connect()
+        if self._run is None:
+            async with self._opening:
+                if self._run is None:
+                    exchange = await self._connect()
+                    if not self._closing.is_set():
+                        self._start(exchange)
+
+    def _start(self, exchange: Exchange) -> None:
         self._exchange, self.packer = exchange, exchange.packer
         self._takers = takers = Takers(
             exchange.leases,
@@ -211,6 +217,8 @@ class Pull:
         most = self.batch if limit is None else check_whole(limit, "limit", 1)
         seconds = None if wait is None else micros(wait, "wait") / 1e6
         await self.open()
+        if self._run is None:
+            return []  # it was closed before it was open
         taker = self._takers.add(most)
         self._claimer.wake()
         try:
