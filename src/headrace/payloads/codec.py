@@ -199,6 +199,13 @@ class Unloaded(bytes):
     error: HeadraceError
 
 
+def not_here(reference: bytes, section: str) -> HeadraceError:
+    """The error for whoever reads a reference instead of its cell."""
+    if isinstance(reference, Unloaded):
+        return reference.error
+    return CodecError(f"{section}: expected the cell itself, got a reference to it; load it from the object store")
+
+
 class Envelope:
     """Wraps bodies into cells and unwraps cells, within size limits."""
 
@@ -239,8 +246,6 @@ class Envelope:
     def unwrap(self, cell: bytes, section: str, job_id: bytes | None = None, tenant: str = "") -> tuple[int, bytes]:
         """The kind and the body of a cell. Whose cell it is matters to those that are sealed: no id stands for the
         template of a schedule, and a result is not bound to its tenant."""
-        if isinstance(cell, Unloaded):
-            raise cell.error
         if len(cell) < _HEAD.size:
             if cell.startswith(b"{"):
                 return JSON, _bare(cell, section)
@@ -250,9 +255,7 @@ class Envelope:
             if kind == _BRACE:
                 return JSON, _bare(cell, section)
             if references.is_reference(cell):
-                raise CodecError(
-                    f"{section}: expected the cell itself, got a reference to it; load it from the object store"
-                )
+                raise not_here(cell, section)
         body = cell[_HEAD.size :]
         if crc32(body) != checksum:
             raise CodecError(f"{section}: the checksum does not match; the stored bytes are damaged")

@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from headrace.core.config import PayloadSettings
 from headrace.core.ids import IdMaker
 from headrace.errors import InvalidJob, SealError
-from headrace.payloads.codec import SEALED, Envelope, Serde
+from headrace.payloads.codec import SEALED, Envelope, Serde, not_here
 from headrace.payloads.keyring import Keyring
 from headrace.payloads.offload import LARGE, any_large
 from headrace.payloads.pack import Packer
 from headrace.payloads.section_sizes import SectionSizes
 from headrace.seam.records import Cells, Limits, Replaces, Row
+from headrace.seam.references import is_reference
 from headrace.types import NewJob, Patch
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ class SealedEnvelope(Envelope):
         self._read_unsealed = settings.sealing.read_unsealed
 
     def unwrap(self, cell: bytes, section: str, job_id: bytes | None = None, tenant: str = "") -> tuple[int, bytes]:
+        if is_reference(cell):
+            raise not_here(cell, section)
         if not self._read_unsealed or is_sealed(cell):
             cell = self._keyring.open(cell, section, job_id, tenant)
         return super().unwrap(cell, section)
