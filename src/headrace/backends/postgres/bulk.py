@@ -18,8 +18,8 @@ from headrace.seam.records import Row, Stamp
 from headrace.seam.references import is_reference
 
 THRESHOLD = 1024 * 1024
-"""Bytes from which it pays, as ``python -m benchmarks.studies.copying`` shows. Many small rows never weigh as much, and
-would gain nothing: their cost is in the indexes."""
+"""Bytes in cells from which it pays, as ``python -m benchmarks.studies.copying`` shows. Many small rows never have as
+many, and would gain nothing: their cost is in the indexes."""
 MANY = 1_000
 """Rows with references from which it pays: it costs the server no more, and the log has a record for each page, not for
 each row."""
@@ -53,7 +53,7 @@ class Bulk:
         """Whether these rows can go this way."""
         return (
             self._allowed
-            and (sum(map(weight, rows)) >= THRESHOLD or (len(rows) >= MANY and _refer(rows)))
+            and _pays(rows)
             and all(row.key is None and row.group is None and row.reply_to is None for row in rows)
             and len({row.id for row in rows}) == len(rows)
         )
@@ -94,9 +94,10 @@ class Bulk:
         return True
 
 
-def _refer(rows: Sequence[Row]) -> bool:
-    """Whether cells of these rows lie in an object store, so that what the log has of them is mostly the rows."""
-    return any(is_reference(cell) for row in rows for cell in row.cells.values())
+def _pays(rows: Sequence[Row]) -> bool:
+    """Whether these rows are large, or many with cells in an object store: then the log has mostly the rows."""
+    cells = [cell for row in rows for cell in row.cells.values()]
+    return sum(map(len, cells)) >= THRESHOLD or (len(rows) >= MANY and any(map(is_reference, cells)))
 
 
 def _jobs(rows: Sequence[Row], now: int) -> Iterator[bytes]:

@@ -13,6 +13,8 @@ from operator import attrgetter
 from struct import Struct, pack, pack_into
 from typing import Any, NamedTuple
 
+import msgspec
+
 from headrace.backends.states import CODES
 from headrace.seam.records import CARRIED, CARRIED_TEXTS, Row
 from headrace.seam.references import RESULT
@@ -209,16 +211,8 @@ _PARCEL = (
 )
 
 
-class _Read(NamedTuple):
-    """How records become rows: their attributes, and per column what packs them."""
-
-    attributes: Callable[[Any], tuple[Any, ...]]
-    columns: Sequence[tuple[Column, Pack]]
-
-
-def _read(columns: Sequence[Column], *, bare: bool = False) -> _Read:
-    packs = [(column, column.kind.bare if bare else column.kind.pack) for column in columns]
-    return _Read(attrgetter(*[column.attribute for column in columns]), packs)
+_Packs = Sequence[tuple[Column, Pack]]
+"""How records become rows: per column, what packs its values."""
 
 
 TYPES = {
@@ -230,7 +224,7 @@ TYPES = {
     "tick_row": _TICK,
 }
 """What is sent, by the type of the schema."""
-_READS = {name: _read(columns) for name, columns in TYPES.items()}
+_PACKS: Mapping[str, _Packs] = {name: [(one, one.kind.pack) for one in columns] for name, columns in TYPES.items()}
 
 
 def job_rows(rows: Sequence[Row]) -> tuple[list[str], Rows]:
@@ -272,11 +266,11 @@ def job_row(row: Row) -> bytes:
 def rows_of(name: str, records: Sequence[Any], derive: Derive | None = None) -> Rows:
     """Records as an array of this type. It is made in place: a large cell in it is copied no more often than it must
     be."""
-    read = _READS[name]
+    packs = _PACKS[name]
     array = Rows(_ARRAY(1, 0, 0, len(records), 1) if records else pack("!iii", 0, 0, 0))
     array.type = name
     if records:
-        for body in _bodies(_LENGTH(len(read.columns)), read, records, derive or {}):
+        for body in _bodies(_LENGTH(len(packs)), packs, records, derive or {}):
             array.extend(_LENGTH(len(body)))
             array.extend(body)
     return array
@@ -284,15 +278,15 @@ def rows_of(name: str, records: Sequence[Any], derive: Derive | None = None) -> 
 
 def copied(columns: Sequence[Column], rows: Sequence[Row], derive: Derive) -> Iterator[bytes]:
     """The rows as ``COPY`` takes them, in parts. Large cells are parts of their own, and not copied."""
-    head, read = pack("!h", len(columns)), _read(columns, bare=True)
+    head, packs = pack("!h", len(columns)), [(column, column.kind.bare) for column in columns]
     yield COPY_HEADER
     for large, some in groupby(rows, _is_large):
         if large:
             for row in some:
                 yield head
-                yield from _in_parts(read, row, derive)
+                yield from _in_parts(packs, row, derive)
         else:
-            yield b"".join(_bodies(head, read, list(some), derive))
+            yield b"".join(_bodies(head, packs, list(some), derive))
     yield COPY_END
 
 
@@ -300,9 +294,10 @@ def _is_large(row: Row) -> bool:
     return any(len(cell) > _LARGE for cell in row.cells.values())
 
 
-def _in_parts(read: _Read, row: Row, derive: Derive) -> Iterator[bytes]:
+def _in_parts(packs: _Packs, row: Row, derive: Derive) -> Iterator[bytes]:
     """One record, column by column."""
-    for (column, packed), value in zip(read.columns, read.attributes(row), strict=True):
+    for column, packed in packs:
+        value = getattr(row, column.attribute)
         if derived := column.derive or derive.get(column.name):
             value = derived(value)
         if isinstance(value, bytes) and len(value) > _LARGE:
@@ -312,12 +307,14 @@ def _in_parts(read: _Read, row: Row, derive: Derive) -> Iterator[bytes]:
             yield packed(value)
 
 
-def _bodies(head: bytes, read: _Read, records: Sequence[Any], derive: Derive) -> Iterable[bytes]:
+def _bodies(head: bytes, packs: _Packs, records: Sequence[msgspec.Struct], derive: Derive) -> Iterable[bytes]:
     """Each record as a row. Most batches are all alike in most columns: what is, is packed once."""
     count = len(records)
     parts: list[Iterable[bytes]] = []
     alike = [head]
-    for (column, packed), given in zip(read.columns, zip(*map(read.attributes, records), strict=True), strict=True):
+    values = _by_attribute(records)
+    for column, packed in packs:
+        given = values[column.attribute]
         if derived := column.derive or derive.get(column.name):
             given = tuple(map(derived, given))
         if given.count(given[0]) == count:
@@ -327,6 +324,14 @@ def _bodies(head: bytes, read: _Read, records: Sequence[Any], derive: Derive) ->
             alike = []
     body = b"".join(alike)
     return map(b"".join, zip(*parts, repeat(body))) if parts else repeat(body, count)
+
+
+def _by_attribute(records: Sequence[msgspec.Struct], of: str = "") -> dict[str, tuple[Any, ...]]:
+    """The values of each attribute, also of those of the job in a parcel."""
+    names = [of + name for name in records[0].__struct_fields__]
+    found = dict(zip(names, zip(*map(msgspec.structs.astuple, records), strict=True), strict=True))
+    jobs = found.get("job")
+    return found | _by_attribute(jobs, "job.") if jobs and isinstance(jobs[0], msgspec.Struct) else found
 
 
 def numbered(rows: Rows, oid: int) -> Rows:
