@@ -605,7 +605,7 @@ _GOVERNED = """
     FROM generate_series(1, %(depth)s / 10) AS n CROSS JOIN queues AS q;
     INSERT INTO deltas (qid, state, jobs) SELECT qid, 0, %(depth)s FROM queues;
 """
-RULED = {"tenants", "lanes", "tenant_rules", "task_rules", "news", "looks"}
+RULED = {"tenants", "lanes", "tenant_rules", "task_rules", "news", "looks", "holdings"}
 
 
 @pytest.mark.parametrize("depth", [3_000, 60_000], ids=["a few thousand", "many"])
@@ -632,6 +632,42 @@ async def test_a_claim_by_turns_touches_what_it_takes_whatever_waits_sleeps_or_i
             assert plans.touched() <= 8 * BATCH
             assert plans.touched_of(RULED) <= 3 * BATCH
         connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
+@pytest.mark.parametrize("tenants", [10, 1_000])
+async def test_tenants_that_others_have_jobs_of_cost_a_claim_nothing(
+    tenants: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor those of a holder that has very many of them cost that one more."""
+    schema = f"held_{tenants}"
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={schema}") as connection:
+        async with explained(schema, monkeypatch) as (store, plans):
+            await store.policies.save(Policy(queue="q", tenant_workers=1, tenant_batch=1))
+            for part in range(3):
+                await store.insert([_of_tenant(3 * n + part, n) for n in range(tenants)])
+            left = tenants
+            while left:
+                left -= len((await store.claim(Claim("first", ("q",), left, LEASE))).jobs)
+            claimed = await store.claim(Claim("second", ("q",), 10, LEASE))
+            while claimed.next_in == 0:
+                claimed = await store.claim(Claim("second", ("q",), 10, LEASE))
+            assert not claimed.jobs
+            await store.insert([_of_tenant(3 * tenants + part, tenants) for part in range(3)])
+            await store.claim(Claim("second", ("q",), 1, LEASE))  # so that one comes after all others
+            for holder in ("second", "first"):
+                plans.scans.clear()
+                [job] = (await store.claim(Claim(holder, ("q",), 1, LEASE))).jobs
+                assert (job.tenant == f"t{tenants}") == (holder == "second")
+                assert plans.touched() + plans.touched_of(RULED) <= 60
+            plans.scans.clear()
+            await store.finish([Settlement(job.id, job.epoch, "first", JobState.COMPLETED)])
+            assert len((await store.claim(Claim("first", ("q",), 1, LEASE))).jobs) == 1
+            assert plans.touched() + plans.touched_of(RULED) <= 80
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
+def _of_tenant(number: int, tenant: int) -> Row:
+    return Row(id=bytes.fromhex(f"0196{number:028x}"), queue="q", task="t", cells={}, tenant=f"t{tenant}")
 
 
 _RANKED = """

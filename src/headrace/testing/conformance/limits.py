@@ -121,6 +121,66 @@ class LimitTests(GovernedBase):
         assert await self.got(store, 1, holder="w3") == [3]
 
     @needs("policies")
+    async def test_a_tenant_that_others_have_keeps_its_turn(self, store: Backend) -> None:
+        """Until one of its holders has nothing left of it, or the rule is gone."""
+        await self.govern(store, tenant_workers=1, tenant_batch=1)
+        await self.put(store, *(row(10 * n + k, tenant=f"t{n}") for n in range(3) for k in range(5)))
+        assert await self.got(store, 1) == [0]
+        assert await self.got(store, 4, holder="w2") == [10, 20, 11, 21]
+        await self.end(store, 0)
+        assert await self.got(store, 1, holder="w3") == [1]
+        assert await self.got(store, 1) == []
+        assert await self.got(store, 1, holder="w2") == [12]
+        await self.govern(store, tenant_workers=None, running=100)
+        assert await self.got(store, 4) == [2, 22, 3, 13]
+
+    @needs("policies")
+    async def test_more_holders_than_are_allowed_now_may_go_on(self, store: Backend) -> None:
+        await self.govern(store, tenant_workers=3, tenant_batch=1)
+        await self.put(store, *(row(n, tenant="a") for n in range(10)))
+        holders = ("w1", "w2", "w3")
+        assert [await self.got(store, 1, holder=one) for one in holders] == [[0], [1], [2]]
+        assert await self.got(store, 1, holder="w4") == []
+        await self.govern(store, tenant_workers=1)
+        assert await self.got(store, 1, holder="w4") == []
+        assert await self.got(store, 1, holder="w3") == [3]
+        await self.end(store, 1, holder="w2")
+        assert await self.got(store, 1, holder="w2") == []
+        await self.end(store, 0)
+        assert [await self.got(store, 1, holder=one) for one in ("w1", "w2", "w4")] == [[], [], []]
+        await self.end(store, 2, 3, holder="w3")
+        assert await self.got(store, 1, holder="w4") == [4]
+        await self.govern(store, tenant_workers=2)
+        assert [await self.got(store, 1, holder=one) for one in ("w1", "w2", "w4")] == [[5], [], [6]]
+
+    @needs("policies")
+    async def test_a_tenant_that_wakes_up_is_its_holders(self, store: Backend) -> None:
+        await self.govern(store, tenant_workers=1, tenant_batch=1)
+        await self.put(store, row(1, tenant="a"), row(2, tenant="a"))
+        assert await self.got(store, 1) == [1]
+        assert await self.got(store, 1, holder="w2") == []
+        assert await self.got(store) == [2], "and it falls asleep"
+        await self.put(store, row(3, tenant="a", delay=MINUTE), row(4, tenant="b"))
+        assert await self.got(store, holder="w2") == [4]
+        assert (await self.claim(store)).next_in == MINUTE
+        later = T0 + MINUTE
+        assert await self.got(store, at=later, holder="w2") == []
+        assert await self.got(store, at=later) == [3]
+
+    @needs("policies")
+    async def test_of_several_queues_a_holder_gets_what_is_its_own(self, store: Backend) -> None:
+        for queue in ("q", "r"):
+            await self.govern(store, queue, tenant_workers=1, tenant_batch=1)
+        await self.put(store, *(row(10 * n + k, queue=queue) for n, queue in enumerate("qrp") for k in range(3)))
+        both = ("q", "r", "p")
+        assert [number(job) for job in (await self.claim(store, 1)).jobs] == [0]
+        jobs = (await self.claim(store, 4, holder="w2", queues=both)).jobs
+        assert sorted(number(job) for job in jobs) == [10, 11, 20, 21]
+        assert [number(job) for job in (await self.claim(store, 4, holder="w3", queues=both)).jobs] == [22]
+        assert [number(job) for job in (await self.claim(store, 4, queues=both)).jobs] == [1, 2]
+        assert [number(job) for job in (await self.claim(store, 4, holder="w2", queues=both)).jobs] == [12]
+
+    @needs("policies")
     async def test_tokens_are_exclusive_under_concurrent_claims(self, store: Backend) -> None:
         await self.govern(store, tenant_workers=1, tenant_batch=1)
         await self.put(store, *(row(n, tenant=f"t{n % 5}") for n in range(50)))

@@ -48,7 +48,8 @@ CREATE TABLE turns (
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- ``jobs``: jobs in its lanes; if that says none, the lanes are checked. ``awake``; ``at_limit``: full; neither: asleep
--- until ``wake_at``, if ever.
+-- until ``wake_at``, if ever. ``held_by``: as many holders as ``tenant_workers`` allows had jobs of it when a claim of
+-- another one met it, and only these may visit it; 0: nobody is known to be ruled out.
 CREATE TABLE tenants (
     tid bigint NOT NULL CONSTRAINT tenants_pkey PRIMARY KEY,
     count bigint NOT NULL DEFAULT 0,
@@ -57,14 +58,29 @@ CREATE TABLE tenants (
     jobs bigint NOT NULL DEFAULT 0,
     running bigint NOT NULL DEFAULT 0,
     full_at bigint NOT NULL DEFAULT 0,
+    held_by bigint NOT NULL DEFAULT 0,
     qid integer NOT NULL,
     awake boolean NOT NULL DEFAULT false,
     at_limit boolean NOT NULL DEFAULT false,
     tenant text COLLATE "C" NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX tenants_awake ON tenants (qid, count, since, tenant) WHERE awake;
+CREATE INDEX tenants_awake ON tenants (qid, count, since, tenant) WHERE awake AND held_by = 0;
 CREATE INDEX tenants_asleep ON tenants (qid, wake_at) WHERE wake_at IS NOT NULL;
+
+-- Who has jobs of the tenants with ``held_by``, and a copy of what says when it is their turn.
+CREATE TABLE holdings (
+    tid bigint NOT NULL,
+    count bigint NOT NULL,
+    since bigint NOT NULL,
+    qid integer NOT NULL,
+    awake boolean NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    holder text NOT NULL,
+    CONSTRAINT holdings_pkey PRIMARY KEY (tid, holder)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX holdings_awake ON holdings (holder, qid, count, since, tenant) WHERE awake;
 
 -- A job waits in the lane of its tenant (``lane_of``). A claim that meets jobs of a task with a rate or a pause there
 -- puts them aside, into a lane for this tenant and task, so that those which may not run are in nobody's way. This
@@ -219,6 +235,20 @@ BEGIN
     RETURN v_wake;
 END $$;
 
+-- Jobs of these tenants, which are held, have stopped running. Those with fewer holders than are allowed are free.
+CREATE FUNCTION free_tenants(p_tids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off AS $$
+BEGIN
+    DELETE FROM holdings AS h USING unnest(p_tids) AS n (tid)  -- holdings_pkey; leased_tenant
+    WHERE h.tid = ANY (ARRAY[n.tid]) AND NOT EXISTS (SELECT 1 FROM leased AS l WHERE l.tid = h.tid AND l.holder = h.holder);
+    WITH free AS (  -- tenants_pkey, holdings_pkey
+        UPDATE tenants AS o SET held_by = 0 FROM unnest(p_tids) AS n (tid)
+        WHERE o.tid = ANY (ARRAY[n.tid]) AND (SELECT count(*) FROM holdings AS h WHERE h.tid = o.tid) < o.held_by RETURNING o.tid
+    )
+    DELETE FROM holdings AS h USING free AS f WHERE h.tid = ANY (ARRAY[f.tid]);
+END $$;
+
 -- Jobs of these tenants have stopped running. Returns the earliest instant at which a tenant wakes. A tenant that has
 -- nothing left, and would be the same if it came back, is removed. Relies on the settings of ``hear`` or ``claim_v1``.
 CREATE FUNCTION count_stopped(p_now bigint, p_round bigint, p_tids bigint[], p_jobs bigint[], p_ats bigint[]) RETURNS bigint
@@ -226,16 +256,21 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_wake bigint;
     v_empty bigint[];
+    v_held bigint[];
 BEGIN
     WITH kept AS (  -- tenants_pkey
         UPDATE tenants AS t SET running = t.running - h.jobs, at_limit = false,
             wake_at = CASE WHEN t.at_limit THEN h.at ELSE t.wake_at END
         FROM (
             SELECT n.tid, sum(n.jobs) AS jobs, min(n.at) AS at FROM unnest(p_tids, p_jobs, p_ats) AS n (tid, jobs, at) GROUP BY n.tid
-        ) AS h WHERE t.tid = ANY (ARRAY[h.tid]) RETURNING t.tid, t.jobs, t.running, t.awake, t.wake_at
+        ) AS h WHERE t.tid = ANY (ARRAY[h.tid]) RETURNING t.tid, t.jobs, t.running, t.awake, t.wake_at, t.held_by
     )
-    SELECT min(k.wake_at), array_agg(k.tid) FILTER (WHERE k.jobs + k.running <= 0 AND NOT k.awake)
-    INTO v_wake, v_empty FROM kept AS k;
+    SELECT min(k.wake_at), array_agg(k.tid) FILTER (WHERE k.jobs + k.running <= 0 AND NOT k.awake),
+        array_agg(k.tid) FILTER (WHERE k.held_by > 0)
+    INTO v_wake, v_empty, v_held FROM kept AS k;
+    IF v_held IS NOT NULL THEN
+        PERFORM free_tenants(v_held);
+    END IF;
     IF v_empty IS NOT NULL THEN
         DELETE FROM tenants AS t USING unnest(v_empty) AS n (tid)
         WHERE t.tid = ANY (ARRAY[n.tid]) AND t.count <= p_round AND t.full_at <= p_now AND NOT has_jobs(t.tid);
@@ -249,6 +284,7 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
     v_empty bigint[];
+    v_held bigint[];
 BEGIN
     WITH rows AS (  -- news_qid
         DELETE FROM news AS n WHERE n.qid = p_qid AND n.seq <= p_upto RETURNING n.*
@@ -258,7 +294,7 @@ BEGIN
     ), told AS MATERIALIZED (  -- tenants_pkey
         SELECT
             h.seq, h.kind, h.tid, h.jobs, h.at, h.tenant, coalesce(t.awake, false) AS awake,
-            coalesce(t.at_limit, false) AS at_limit, t.wake_at,
+            coalesce(t.at_limit, false) AS at_limit, t.wake_at, coalesce(t.held_by > 0, false) AS is_held,
             coalesce(t.awake, false) OR coalesce(t.count, 0) > p_round OR coalesce(t.full_at, 0) > h.at AS lasts,
             coalesce(t.jobs + t.running, 0)
                 + sum(CASE WHEN h.kind = 1 THEN h.jobs ELSE -h.jobs END) OVER (PARTITION BY h.tid ORDER BY h.seq) AS rest,
@@ -283,7 +319,7 @@ BEGIN
                     o.empty, CASE WHEN o.at_limit THEN coalesce(o.stop, 9223372036854775807) END, 0
                 ))
             ) END AS wake_at,
-            max(o.empty) IS NOT NULL AS emptied
+            max(o.empty) IS NOT NULL AS emptied, bool_or(o.is_held) AND min(o.stop) IS NOT NULL AS freed
         FROM passed AS o GROUP BY o.tid
     ), kept AS (
         INSERT INTO tenants AS t (tid, qid, tenant, jobs, running, wake_at, at_limit)
@@ -295,8 +331,12 @@ BEGIN
             at_limit = s.at_limit
         FROM summed AS s WHERE s.tenant IS NULL AND t.tid = ANY (ARRAY[s.tid])
     )
-    SELECT coalesce(sum(s.stopped), 0), least(p_now, min(s.wake_at)), array_agg(s.tid) FILTER (WHERE s.emptied)
-    INTO stopped, wake, v_empty FROM summed AS s;
+    SELECT coalesce(sum(s.stopped), 0), least(p_now, min(s.wake_at)), array_agg(s.tid) FILTER (WHERE s.emptied),
+        array_agg(s.tid) FILTER (WHERE s.freed)
+    INTO stopped, wake, v_empty, v_held FROM summed AS s;
+    IF v_held IS NOT NULL THEN
+        PERFORM free_tenants(v_held);
+    END IF;
     IF v_empty IS NOT NULL THEN
         DELETE FROM tenants AS t
         WHERE t.tid = ANY (v_empty) AND t.jobs <= 0 AND t.running <= 0 AND NOT t.awake AND t.count <= p_round
@@ -374,28 +414,43 @@ BEGIN
     FROM (SELECT m.tenant, count(*) AS jobs, min(m.run_at) AS run_at FROM moved AS m GROUP BY m.tenant) AS g HAVING count(*) > 0;
 END $$;
 
--- How many holders have jobs of a tenant, up to a number.
-CREATE FUNCTION holders_of(p_tid bigint, p_most bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
+-- The holders that have jobs of a tenant.
+CREATE FUNCTION holders_of(p_tid bigint) RETURNS SETOF text LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-DECLARE
-    v_holder text := '';
-    v_count bigint := 0;
 BEGIN
-    WHILE v_count < p_most LOOP  -- leased_tenant
-        SELECT l.holder INTO v_holder FROM leased AS l WHERE l.tid = p_tid AND l.holder > v_holder
-        ORDER BY l.tid, l.holder LIMIT 1;
-        EXIT WHEN NOT FOUND;
-        v_count := v_count + 1;
-    END LOOP;
-    RETURN v_count;
+    RETURN QUERY
+    WITH RECURSIVE one (holder) AS (  -- leased_tenant, one probe per holder
+        SELECT (SELECT l.holder FROM leased AS l WHERE l.tid = p_tid ORDER BY l.tid, l.holder LIMIT 1)
+        UNION ALL
+        SELECT (SELECT l.holder FROM leased AS l WHERE l.tid = p_tid AND l.holder > o.holder ORDER BY l.tid, l.holder LIMIT 1)
+        FROM one AS o WHERE o.holder IS NOT NULL
+    )
+    SELECT o.holder FROM one AS o WHERE o.holder IS NOT NULL;
 END $$;
 
--- Whether ``tenant_workers`` rules a tenant out for this holder.
-CREATE FUNCTION shut_out(p_tid bigint, p_holder text, p_most bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT AS $$
+-- Of these tenants, ``tenant_workers`` rules out those that as many holders have jobs of, and not this one. They are held
+-- now: only their holders meet them. Returns how many they are.
+CREATE FUNCTION hold(p_qid integer, p_tids bigint[], p_holder text, p_most bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    RETURN NOT EXISTS (SELECT 1 FROM leased AS l WHERE l.tid = p_tid AND l.holder = p_holder)  -- leased_tenant
-        AND holders_of(p_tid, p_most) >= p_most;
+    WITH found AS MATERIALIZED (  -- leased_tenant
+        SELECT n.tid, h.holders FROM unnest(p_tids) AS n (tid) CROSS JOIN LATERAL (SELECT ARRAY(SELECT holders_of(n.tid)) AS holders) AS h
+        WHERE cardinality(h.holders) >= p_most AND p_holder <> ALL (h.holders)
+    ), held AS (  -- tenants_pkey
+        UPDATE tenants AS o SET held_by = p_most FROM found AS f WHERE o.tid = ANY (ARRAY[f.tid]) RETURNING o.*, f.holders
+    )
+    INSERT INTO holdings (tid, count, since, qid, awake, tenant, holder)
+    SELECT o.tid, o.count, o.since, p_qid, o.awake, o.tenant, n FROM held AS o CROSS JOIN LATERAL unnest(o.holders) AS n
+    ON CONFLICT (tid, holder) DO UPDATE SET count = excluded.count, since = excluded.since, awake = excluded.awake;
+    RETURN (SELECT count(*) FROM unnest(p_tids) AS n (tid) JOIN tenants AS o ON o.tid = ANY (ARRAY[n.tid]) WHERE o.held_by > 0);
+END $$;
+
+-- These tenants, which are held, have another turn, or none.
+CREATE FUNCTION copy_turns(p_tids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    UPDATE holdings AS h SET count = o.count, since = o.since, awake = o.awake  -- tenants_pkey, holdings_pkey
+    FROM unnest(p_tids) AS n (tid) JOIN tenants AS o ON o.tid = ANY (ARRAY[n.tid]) WHERE h.tid = ANY (ARRAY[o.tid]);
 END $$;
 
 -- How many jobs a rate allows. NULL: there is no rate.
@@ -437,16 +492,19 @@ DECLARE
         SELECT o.tid FROM tenants AS o WHERE o.tid > turn.stir_from ORDER BY o.tid LIMIT 1000
     );
 BEGIN
-    UPDATE tenants AS o SET at_limit = false, wake_at = CASE WHEN NOT o.awake THEN least(o.wake_at, turn.stir_at) END,
+    DELETE FROM holdings AS h USING unnest(v_tids) AS n (tid) WHERE h.tid = ANY (ARRAY[n.tid]) AND h.qid = turn.qid;  -- holdings_pkey
+    UPDATE tenants AS o SET at_limit = false, held_by = 0, wake_at = CASE WHEN NOT o.awake THEN least(o.wake_at, turn.stir_at) END,
         full_at = CASE
             WHEN turn.stir_rates AND NOT EXISTS (SELECT 1 FROM tenant_rules AS u WHERE u.tid = o.tid AND u.every IS NOT NULL) THEN 0
             ELSE o.full_at
         END
     FROM unnest(v_tids) AS n (tid)
-    WHERE o.tid = ANY (ARRAY[n.tid]) AND o.qid = turn.qid AND (turn.stir_rates OR NOT o.awake);
+    WHERE o.tid = ANY (ARRAY[n.tid]) AND o.qid = turn.qid AND (turn.stir_rates OR NOT o.awake OR o.held_by > 0);
     turn.stir_from := v_tids[1000];
     turn.low_wake := least(turn.low_wake, turn.stir_at);
-    UPDATE turns AS t SET stir_from = turn.stir_from, stir_at = turn.stir_at, stir_rates = turn.stir_rates, low_wake = turn.low_wake
+    turn.low_count := -9223372036854775808;  -- some are free now
+    UPDATE turns AS t SET stir_from = turn.stir_from, stir_at = turn.stir_at, stir_rates = turn.stir_rates,
+        low_wake = turn.low_wake, low_count = turn.low_count
     WHERE t.qid = turn.qid;
 END $$;
 
@@ -562,10 +620,13 @@ BEGIN
         ORDER BY o.qid, o.wake_at LIMIT p_most
     ), woken AS (
         UPDATE tenants AS o SET awake = true, since = o.wake_at, wake_at = NULL, count = greatest(o.count, turn.round)
-        FROM first AS f WHERE o.tid = ANY (ARRAY[f.tid]) RETURNING o.count, o.since
+        FROM first AS f WHERE o.tid = ANY (ARRAY[f.tid]) RETURNING o.count, o.since, CASE WHEN o.held_by > 0 THEN o.tid END AS held
     )
-    SELECT w.count, w.since, count(*) OVER () AS tenants, max(w.since) OVER () AS last INTO r
-    FROM woken AS w ORDER BY w.count, w.since LIMIT 1;
+    SELECT w.count, w.since, count(*) OVER () AS tenants, max(w.since) OVER () AS last, array_agg(w.held) FILTER (WHERE w.held IS NOT NULL) OVER () AS held
+    INTO r FROM woken AS w ORDER BY w.count, w.since LIMIT 1;
+    IF r.held IS NOT NULL THEN
+        PERFORM copy_turns(r.held);
+    END IF;
     IF (r.count, r.since) <= (turn.low_count, turn.low_since) THEN
         turn.low_count := r.count;
         turn.low_since := r.since;
@@ -728,8 +789,50 @@ BEGIN
     RETURN (turn, rule, gates, r.ripe, r.ruled)::turn_scope;
 END $$;
 
+-- Under the rule ``tenant_workers``: the first awake tenants that this holder may visit, in order; ``hold_taken`` comes
+-- before.
+CREATE FUNCTION first_tenants(turn turns, p_holder text, p_most bigint) RETURNS SETOF tenants LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN QUERY
+    SELECT x.* FROM (
+        (  -- tenants_awake
+            SELECT o.* FROM tenants AS o WHERE o.qid = turn.qid AND o.awake AND o.held_by = 0
+            ORDER BY o.qid, o.count, o.since, o.tenant LIMIT p_most
+        )
+        UNION ALL
+        (  -- holdings_awake, tenants_pkey
+            SELECT o.* FROM (
+                SELECT h.tid FROM holdings AS h WHERE h.holder = p_holder AND h.qid = turn.qid AND h.awake
+                ORDER BY h.holder, h.qid, h.count, h.since, h.tenant LIMIT p_most
+            ) AS h JOIN tenants AS o ON o.tid = ANY (ARRAY[h.tid])
+        )
+    ) AS x ORDER BY x.count, x.since, x.tenant LIMIT p_most;
+END $$;
+
+-- Under the rule ``tenant_workers``: hold those of the first tenants that this holder may not visit, until it may visit
+-- the first ``p_most``. Returns false if they were very many, and the rest is left to the claims that follow.
+CREATE FUNCTION hold_taken(turn turns, p_holder text, p_most bigint, p_workers bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+DECLARE
+    c_many CONSTANT bigint := 250;
+    v_held bigint := 0;
+    v_some bigint;
+BEGIN
+    LOOP
+        v_some := hold(turn.qid, ARRAY(
+            SELECT o.tid FROM first_tenants(turn, p_holder, least(p_most + v_held, c_many)) AS o
+            WHERE o.held_by = 0 AND o.running >= p_workers
+        ), p_holder, p_workers);
+        v_held := v_held + v_some;
+        IF v_some = 0 OR v_held >= c_many THEN
+            RETURN v_some = 0;
+        END IF;
+    END LOOP;
+END $$;
+
 -- 2. Next tenant, 3. Allowance: the tenants to visit, in order, if each takes its ``cost``; the caller sees whether it
--- does. ``p_alone`` may have ``p_alone_most``.
+-- does. ``p_alone`` may have ``p_alone_most``, if that says a number. NULL: there was too much to do before.
 CREATE FUNCTION next_tenants(
     turn turns, rule policies, p_now bigint, p_holder text, p_ruled boolean, p_width bigint, p_room bigint, p_alone bigint, p_alone_most bigint
 ) RETURNS visit[] LANGUAGE plpgsql VOLATILE AS $$
@@ -741,11 +844,14 @@ DECLARE
     v_cut boolean;
     r record;
 BEGIN
+    IF rule.tenant_workers IS NOT NULL AND NOT hold_taken(turn, p_holder, p_width, rule.tenant_workers) THEN
+        RETURN NULL;
+    END IF;
     FOR r IN  -- tenants_awake; tenant_rules_pkey
         SELECT
             a.*, coalesce(a.running >= a.cap, false) AS stops,
             greatest(a.paused_until, CASE WHEN a.free = 0 THEN a.full_at - (a.burst - 1) * a.every ELSE 0 END) AS until,
-            least(CASE WHEN a.tid = p_alone THEN p_alone_most ELSE rule.tenant_batch END, a.cap - a.running, a.free) AS most
+            least(coalesce(CASE WHEN a.tid = p_alone THEN p_alone_most END, rule.tenant_batch), a.cap - a.running, a.free) AS most
         FROM (
             SELECT b.*, allowed(b.every, b.burst, b.full_at, p_now) AS free FROM (
                 SELECT
@@ -753,13 +859,18 @@ BEGIN
                     CASE WHEN u.every IS NOT NULL THEN u.every ELSE rule.tenant_every END AS every,
                     CASE WHEN u.every IS NOT NULL THEN u.burst ELSE rule.tenant_burst END AS burst,
                     coalesce(u.paused_until, 0) AS paused_until
-                FROM tenants AS t LEFT JOIN tenant_rules AS u ON p_ruled AND u.tid = ANY (ARRAY[t.tid])
-                WHERE t.qid = turn.qid AND t.awake AND (t.count, t.since, t.tenant) >= (turn.low_count, turn.low_since, turn.low_tenant)
-                ORDER BY t.qid, t.count, t.since, t.tenant LIMIT CASE WHEN rule.tenant_workers IS NULL THEN p_width END
+                FROM (
+                    (
+                        SELECT o.* FROM tenants AS o
+                        WHERE rule.tenant_workers IS NULL AND o.qid = turn.qid AND o.awake AND o.held_by = 0
+                            AND (o.count, o.since, o.tenant) >= (turn.low_count, turn.low_since, turn.low_tenant)
+                        ORDER BY o.qid, o.count, o.since, o.tenant LIMIT p_width
+                    )
+                    UNION ALL SELECT o.* FROM first_tenants(turn, p_holder, p_width) AS o WHERE rule.tenant_workers IS NOT NULL
+                ) AS t LEFT JOIN tenant_rules AS u ON p_ruled AND u.tid = ANY (ARRAY[t.tid])
             ) AS b
         ) AS a
     LOOP
-        CONTINUE WHEN rule.tenant_workers IS NOT NULL AND r.running >= rule.tenant_workers AND shut_out(r.tid, p_holder, rule.tenant_workers);
         v_cost := CASE WHEN r.stops OR r.until > p_now THEN 0 ELSE least(r.most, greatest(r.jobs, 1)) END;
         EXIT WHEN r.count >= v_below;  -- one that is visited before may come first again
         v_cut := v_upto > 0 AND v_upto + v_cost > p_room;
@@ -956,16 +1067,20 @@ END $$;
 
 -- A tenant that alone has the lowest count is visited until another comes first. Returns how many jobs that is, so that
 -- it can have them at once. NULL: it is not alone.
-CREATE FUNCTION alone_for(turn turns, rule policies, p_tid bigint, p_left bigint) RETURNS bigint
+CREATE FUNCTION alone_for(turn turns, rule policies, p_holder text, p_tid bigint, p_left bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN (
         SELECT coalesce((x.counts[2] - x.counts[1] + rule.tenant_batch - 1) / rule.tenant_batch * rule.tenant_batch, p_left / rule.tenant_batch * rule.tenant_batch + rule.tenant_batch)
         FROM (
-            SELECT array_agg(o.count) AS counts, array_agg(o.tid) AS tids FROM (  -- tenants_awake
-                SELECT o.count, o.tid FROM tenants AS o
-                WHERE o.qid = turn.qid AND o.awake AND (o.count, o.since, o.tenant) >= (turn.low_count, turn.low_since, turn.low_tenant)
-                ORDER BY o.qid, o.count, o.since, o.tenant LIMIT 2
+            SELECT array_agg(o.count) AS counts, array_agg(o.tid) AS tids FROM (
+                (  -- tenants_awake
+                    SELECT o.count, o.tid FROM tenants AS o
+                    WHERE rule.tenant_workers IS NULL AND o.qid = turn.qid AND o.awake AND o.held_by = 0
+                        AND (o.count, o.since, o.tenant) >= (turn.low_count, turn.low_since, turn.low_tenant)
+                    ORDER BY o.qid, o.count, o.since, o.tenant LIMIT 2
+                )
+                UNION ALL SELECT o.count, o.tid FROM first_tenants(turn, p_holder, 2) AS o WHERE rule.tenant_workers IS NOT NULL
             ) AS o
         ) AS x WHERE x.tids[1] = p_tid AND (x.counts[2] IS NULL OR x.counts[2] > x.counts[1])
     );
@@ -977,6 +1092,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_wake bigint;
     v_resting bigint[];
+    v_held bigint[];
 BEGIN
     WITH visited AS (  -- tenants_pkey
         UPDATE tenants AS o SET
@@ -984,9 +1100,13 @@ BEGIN
             awake = NOT (n.stops OR n.until > p_now OR n.rests), at_limit = n.stops,
             full_at = CASE WHEN n.taken * n.every > 0 THEN greatest(o.full_at, p_now) + n.taken * n.every ELSE o.full_at END,
             wake_at = CASE WHEN NOT n.stops AND n.until > p_now AND n.until < 9007199254740991 THEN n.until END
-        FROM unnest(p_visits) AS n WHERE o.tid = ANY (ARRAY[n.tid]) RETURNING o.wake_at, o.tid, n.rests
+        FROM unnest(p_visits) AS n WHERE o.tid = ANY (ARRAY[n.tid]) RETURNING o.wake_at, o.tid, n.rests, o.held_by
     )
-    SELECT min(o.wake_at), array_agg(o.tid) FILTER (WHERE o.rests) INTO v_wake, v_resting FROM visited AS o;
+    SELECT min(o.wake_at), array_agg(o.tid) FILTER (WHERE o.rests), array_agg(o.tid) FILTER (WHERE o.held_by > 0)
+    INTO v_wake, v_resting, v_held FROM visited AS o;
+    IF v_held IS NOT NULL THEN
+        PERFORM copy_turns(v_held);
+    END IF;
     IF v_resting IS NOT NULL THEN
         v_wake := least(v_wake, rest(turn, gates, p_now, v_resting, p_bound));
     END IF;
@@ -1034,7 +1154,6 @@ DECLARE
     v_done visit[];
     v_below bigint;
     v_some integer;
-    v_alone bigint;
     v_alone_most bigint;
     v_budget integer := 1000;
     v_aside integer := 300;
@@ -1059,14 +1178,16 @@ BEGIN
         EXIT WHEN v_room <= 0 OR v_bytes <= 0;
         v_visits := next_tenants(
             turn, rule, p_now, p_holder, s.ruled,
-            CASE WHEN gates.rated IS NULL THEN least(v_width, v_room, c_visits - v_visited) ELSE 1 END, v_room, v_alone, v_alone_most
+            CASE WHEN gates.rated IS NULL THEN least(v_width, v_room, c_visits - v_visited) ELSE 1 END, v_room,
+            (v_done[1]).tid, v_alone_most
         );
         IF rule.tenant_workers IS NULL THEN
             turn.low_count := coalesce((v_visits[1]).count, 9223372036854775807);
             turn.low_since := coalesce((v_visits[1]).since, turn.low_since);
             turn.low_tenant := coalesce((v_visits[1]).tenant, '');
         END IF;
-        EXIT WHEN v_visits = '{}';
+        turn.behind := turn.behind OR v_visits IS NULL;
+        EXIT WHEN v_visits IS NULL OR v_visits = '{}';
         IF s.ripe AND v_budget > 0 THEN  -- then look again
             v_moved := promote_turns(p_now, v_visits, gates.closed, v_budget);
             v_budget := v_budget - v_moved;
@@ -1119,12 +1240,11 @@ BEGIN
             EXIT;
         END IF;
         v_width := p_most;
-        v_alone := NULL;
         v := v_done[1];
-        IF v_left > 0 AND cardinality(v_done) = 1 AND gates.rated IS NULL AND v.cost > 0 AND NOT v.rests THEN
-            v_alone_most := alone_for(turn, rule, v.tid, v_left);
-            v_alone := CASE WHEN v_alone_most IS NOT NULL THEN v.tid END;
-        END IF;
+        v_alone_most := CASE
+            WHEN v_left > 0 AND cardinality(v_done) = 1 AND gates.rated IS NULL AND v.cost > 0 AND NOT v.rests
+            THEN alone_for(turn, rule, p_holder, v.tid, v_left)
+        END;
     END LOOP;
     v_next := CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN p_now ELSE least(scope.pause, next_turn(p_now, rule, turn)) END END;
     turn.low_wake := least(turn.low_wake, CASE WHEN v_passed <> '{}' THEN wake_passed(v_passed) END);
@@ -1156,7 +1276,7 @@ END $$;
 
 -- Of these governed queues (0: of others), those that a claim passes over: ``idle``, in order. They have nothing now, or come after
 -- many that do: then ``more``. ``next``: when the first of those that have nothing may have something.
-CREATE FUNCTION idle_turns(p_now bigint, p_qids integer[], OUT idle boolean[], OUT next bigint, OUT more boolean)
+CREATE FUNCTION idle_turns(p_now bigint, p_qids integer[], p_holder text, OUT idle boolean[], OUT next bigint, OUT more boolean)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_most CONSTANT integer := 16;
@@ -1169,7 +1289,9 @@ BEGIN
         SELECT y.*, count(*) FILTER (WHERE y.busy) OVER (ORDER BY y.ord) AS place FROM (
             SELECT n.qid, n.ord, w.wake_at, t.opens_at, t.is_full, n.qid > 0 AND (
                     t.stirs OR NOT t.is_full AND t.opens_at <= p_now AND (w.wake_at <= p_now OR EXISTS (
-                        SELECT 1 FROM tenants AS o WHERE o.qid = n.qid AND o.awake  -- tenants_awake
+                        SELECT 1 FROM tenants AS o WHERE o.qid = n.qid AND o.awake AND o.held_by = 0  -- tenants_awake
+                    ) OR EXISTS (
+                        SELECT 1 FROM holdings AS h WHERE h.holder = p_holder AND h.qid = n.qid AND h.awake  -- holdings_awake
                     ))
                     OR EXISTS (SELECT 1 FROM news AS e WHERE e.qid = n.qid)  -- news_qid
                     OR EXISTS (SELECT 1 FROM ready AS r WHERE r.qid = n.qid AND r.lane IS NULL)  -- ready_line
@@ -1222,7 +1344,7 @@ BEGIN
     v_plain := ARRAY(
         SELECT q.name FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused_until <= p_now AND NOT q.governed
     );
-    SELECT i.idle, least(v_next, i.next), i.more INTO v_idle, v_next, v_more FROM idle_turns(p_now, v_qids) AS i;
+    SELECT i.idle, least(v_next, i.next), i.more INTO v_idle, v_next, v_more FROM idle_turns(p_now, v_qids, p_holder) AS i;
     SELECT bool_or((hear_turns(p_now, q.qid)).behind) INTO v_behind
     FROM (SELECT n.qid FROM unnest(v_qids, v_idle) AS n (qid, idle) WHERE n.qid > 0 AND NOT n.idle ORDER BY n.qid) AS q;
     FOR i IN 1..2 * coalesce(cardinality(v_qids), 0) LOOP
