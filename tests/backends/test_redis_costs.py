@@ -334,6 +334,17 @@ async def done(store: RedisBackend, first: int, count: int, *, ttl: int, at: int
 AGED = SweepClause(target=SweepTarget.COMPLETED, older_than=SECOND, limit=10)
 
 
+async def test_what_is_swept_goes_from_each_table_at_once(store: RedisBackend) -> None:
+    """One command for all jobs, as each command is in the server's log."""
+    await done(store, 0, 100, ttl=0, at=T0)
+    with commands() as asked:
+        swept = await store.sweep(SweepClause(target=SweepTarget.COMPLETED, max_count=0), T0 + 1)
+    assert swept.removed == 100
+    assert asked.count("HDEL") < 10
+    for table in "jsewhc":
+        assert not server().call("EXISTS", f"{BASE}:{table}")
+
+
 async def test_a_sweep_by_age_gets_past_results_that_are_held(store: RedisBackend) -> None:
     """In bounded steps, and the next one does not walk over them again."""
     await done(store, 0, 3_000, ttl=HOUR, at=T0)

@@ -44,20 +44,23 @@ local function cancel(id, j, now, reason)
     end
 end
 
+-- Removes all of these jobs, which are on no list and have no keys.
+local function forget_all(ids)
+    leave_tenants(ids)
+    references.forget(ids)
+    for _, name in ipairs({':j', ':s', ':e', ':c', ':w', ':h'}) do
+        if call('EXISTS', base .. name) == 1 then
+            many('HDEL', base .. name, ids)
+        end
+    end
+    many('ZREM', base .. ':hx', ids)
+    many('ZREM', base .. ':a', ids)
+end
+
 -- Removes all of a job that is on no list. Its key stays if it is held beyond ``held_after``.
 local function forget(id, j, held_after)
     drop_key(id, j, held_after)
-    leave_tenants({id})
-    references.forget({id})
-    call('HDEL', base .. ':j', id)
-    call('HDEL', base .. ':s', id)
-    call('HDEL', base .. ':e', id)
-    call('HDEL', base .. ':c', id)
-    call('HDEL', base .. ':w', id)
-    if call('HDEL', base .. ':h', id) == 1 then
-        call('ZREM', base .. ':hx', id)
-    end
-    call('ZREM', base .. ':a', id)
+    forget_all({id})
     call_groups()
 end
 

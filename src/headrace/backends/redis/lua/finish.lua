@@ -234,14 +234,7 @@ do
             end
         end
         if #forgotten > 0 then
-            leave_tenants(forgotten)
-            references.forget(forgotten)
-            for _, name in ipairs({':j', ':s', ':e', ':c'}) do
-                if call('EXISTS', base .. name) == 1 then
-                    many('HDEL', base .. name, forgotten)
-                end
-            end
-            many('ZREM', base .. ':a', forgotten)
+            forget_all(forgotten)
         end
         if bodies > 0 then
             local only, at = {}, 0

@@ -26,12 +26,8 @@ end
 -- Removes all of a job that has arrived, but leaves a trace.
 local function forget_left(id, serial)
     if call('HGET', base .. ':to', id) == serial then
-        leave_tenants({id})
-        references.forget({id})
-        for _, name in ipairs({':to', ':j', ':s', ':e', ':c', ':w', ':h'}) do
-            call('HDEL', base .. name, id)
-        end
-        call('ZREM', base .. ':a', id)
+        call('HDEL', base .. ':to', id)
+        forget_all({id})
         leave_trace(id)
     end
 end
