@@ -22,6 +22,7 @@ from tests.postgres import server
 DEADLINE = 300
 SERVICES = "[plain]\nhost=db\n[sealed]\nhost=db\nsslmode=require\n"
 CONTRACT = Path(__file__).with_name("contract.py")
+HELPERS = Path(__file__).with_name("helpers.py")
 INTERRUPTED = Path(__file__).with_name("interrupted.py")
 
 
@@ -83,6 +84,13 @@ def test_the_projects_own_tests_and_the_contract_of_djangos_tasks(project: Proje
     shutil.copy(CONTRACT, project.directory / "orders")
     told = project.manage("test", "orders.tests", "orders.contract")
     assert "Ran 37 tests" in told
+    assert "\nOK\n" in told
+
+
+def test_the_helpers_for_tests(project: Project) -> None:
+    shutil.copy(HELPERS, project.directory / "orders")
+    told = project.manage("test", "orders.helpers")
+    assert "Ran 16 tests" in told
     assert "\nOK\n" in told
 
 

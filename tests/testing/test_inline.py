@@ -115,6 +115,16 @@ def test_in_plain_code() -> None:
         assert handle.result() == 3
 
 
+async def test_a_helper_that_blocks_in_async_code(headrace_jobs: Use) -> None:
+    """It holds up the loop that the handlers need, so its job runs with the next one."""
+    with headrace_jobs(app, inline=True) as seen:
+        async with asyncio.timeout(60):
+            plain.enqueue_sync(1)
+            seen.assert_enqueued(plain, count=1)
+            assert await add.call(1, 2) == 3
+            assert seen.enqueued() == []
+
+
 async def test_threads_beside_the_test_use_its_loop(headrace_jobs: Use) -> None:
     """Code under test in a thread, before the test itself has used the app."""
     with headrace_jobs(app) as seen:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from headrace import App, Job, JobState, Queue
-from headrace.errors import ConfigError, InvalidJob
+from headrace import App, Job, JobState, Queue, exponential
+from headrace.errors import ConfigError, InvalidJob, WaitTimeout
 from headrace.testing.jobs import AppJobs
 
 Use = Callable[..., AbstractContextManager[AppJobs]]
@@ -32,6 +32,11 @@ async def welcome(user_id: int, template: str = "hello") -> str:
 
 @app.task
 async def remind(user_id: int) -> None: ...
+
+
+@app.task(retry=exponential(2))
+def divide(by: int) -> float:
+    return 1 / by
 
 
 @app.task
@@ -115,6 +120,56 @@ async def test_a_missing_job_is_told_with_what_is_there(headrace_jobs: Use) -> N
         with pytest.raises(AssertionError, match=r"expected 2 job\(s\)"):
             jobs.assert_enqueued(welcome, count=2)
         jobs.assert_enqueued(remind, count=0)
+
+
+def test_a_plain_test(headrace_jobs: Use) -> None:
+    with headrace_jobs(app) as jobs:
+        handle = welcome.enqueue_sync(42)
+        jobs.assert_enqueued(welcome, count=1)
+        with pytest.raises(ConfigError, match=r"nothing was done.*call jobs.run\(\) here"):
+            jobs.drain()
+        jobs.run()
+        assert jobs.enqueued() == []
+        assert handle.result(wait=0) == "hello 42"
+
+
+async def test_an_async_test_may_not_block(headrace_jobs: Use) -> None:
+    with headrace_jobs(app) as jobs, pytest.raises(ConfigError, match=r"use: await jobs.drain\(\)"):
+        jobs.run()
+
+
+async def test_waiting_runs_what_is_due(headrace_jobs: Use) -> None:
+    """Nobody else would."""
+    with headrace_jobs(app) as jobs:
+        handle = await welcome.enqueue(1, template="again")
+        with pytest.raises(WaitTimeout):
+            await handle.result(wait=0)
+        assert await handle.result() == "again 1"
+        assert await welcome.call(2) == "hello 2"
+        jobs.assert_enqueued(remind, count=1)
+
+
+def test_waiting_runs_what_is_due_in_a_plain_test(headrace_jobs: Use) -> None:
+    with headrace_jobs(app) as jobs:
+        assert welcome.call_sync(2) == "hello 2"
+        handle = welcome.options(delay="1h").enqueue_sync(3)
+        with pytest.raises(WaitTimeout, match="advance the clock, then wait for it"):
+            handle.result()
+        jobs.clock.advance("1h")
+        assert handle.result() == "hello 3"
+
+
+async def test_failures_are_told(headrace_jobs: Use) -> None:
+    with headrace_jobs(app) as jobs:
+        await welcome.enqueue(1)
+        await jobs.drain()
+        jobs.assert_none_failed()
+        await divide.enqueue(0)
+        await jobs.drain()
+        jobs.clock.advance("1h")
+        await jobs.drain()
+        with pytest.raises(AssertionError, match=r"(?s)2 did:.*divide.*ZeroDivisionError: .*test_plugin\.py"):
+            jobs.assert_none_failed()
 
 
 async def test_inline_jobs_have_run_when_enqueue_returns(headrace_jobs: Use) -> None:

@@ -69,6 +69,8 @@ class App(JobCalls, Declarations):
         tell_contradiction(url, "App()")
         self.executors: Callable[[WorkerSettings, bool], tuple[ThreadExecutor, ProcessExecutor]] = _executors
         """Makes what runs the plain tasks of a worker; tests have one that runs them in the test's own thread."""
+        self.tested_by: str | None = None
+        """What to test it with, if handlers belong into the thread of the test."""
         self._worker: Worker | None = None
         self._working: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         """The loop that a worker runs on, and what is set when it has ended."""

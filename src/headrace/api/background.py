@@ -69,6 +69,12 @@ class Background:
                 wait_on(self.loop, partial(_close, what))
         return not self._needed
 
+    def drop(self, what: Closable) -> bool:
+        """Close this, whoever needs it. Returns whether nothing is left."""
+        if self._needed.pop(what, None) is not None:
+            wait_on(self.loop, partial(_close, what))
+        return not self._needed
+
     def disconnect(self) -> None:
         """Close everything; what is used again opens itself."""
         for what in self._needed:
@@ -138,12 +144,22 @@ def runs_here() -> bool:
 
 def let_go(who: object) -> None:
     """Close what nobody else needs in the background; end the loop when nothing is left there."""
-    global _background
     if runs_here():
         raise ConfigError("close() would wait for the loop that it was called on; call it from another thread")
+    _leave(lambda background: background.let_go(who))
+
+
+def drop(what: Closable) -> None:
+    """Close it in the background, whoever needs it: it is never used again."""
+    _leave(lambda background: background.drop(what))
+
+
+def _leave(close: Callable[[Background], bool]) -> None:
+    """Close something, and end the loop when nothing is left there."""
+    global _background
     with _lock:
         found = _background
-        if found is None or not found.running or not found.let_go(who):
+        if found is None or not found.running or not close(found):
             return
         _background = None
     found.end()

@@ -36,12 +36,14 @@ class Blocking:
     ) -> R:
         """Run the coroutine of ``call``, and wait for it. ``instead`` says what to await on an event loop. Only what is
         ``brief`` may block one."""
-        while (loop := self._loop_of(client, instead, brief)) is not None:
+        while (loop := self._loop_of(client, instead, brief)) is not None and client.runner is None:
             try:
                 return wait_on(loop, call)
             except RuntimeError:
                 if not loop.is_closed():
                     raise
+        if client.runner is not None and _get_running_loop() is None:
+            return client.runner(call)  # type: ignore[no-any-return]
         return run_behind(client.behind, self, call, brief=brief)
 
     def _try(

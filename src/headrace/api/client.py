@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -53,6 +53,9 @@ class Client(JobCalls, ClientEnqueue, ClientChanges):
     """The worker that this process is a helper of."""
     doors: Any = None
     """Its doors for code that blocks; False: there are none. See ``headrace.api.direct``."""
+    runner: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any] | None = None
+    """Runs what code that blocks calls; None: the loop does that has the client open, or else one in the background.
+    Tests may have a runner that has handlers called in the thread that waits."""
     _main: Client | None = None
     _behind: Client | None = None
 

@@ -108,7 +108,7 @@ class Door(Client):
     _patience: _Patience
 
     def __init__(self, main: Client, make: Callable[[Left], Backend]) -> None:
-        super().__init__(make(lambda: self._patience.left()), main.settings, clock=main.clock)
+        super().__init__(make(lambda: self._patience.left()), main.settings, clock=main.clock, rng=main._given_rng)
         self._main, self.sending = main, main.sending
         self._opened = False
 

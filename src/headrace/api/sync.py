@@ -153,7 +153,7 @@ class SyncApp(_Face):
         no_loop("SyncApp.drain()", "await app.drain()")
         self._drains += 1
         try:
-            if self._client.host is not None:
+            if self._client.host is not None or self._client.runner is not None:
                 self._do(self._client, partial(self.app.drain, queues), "app.drain()")
             elif not self._closed:
                 self._drain_here(queues)

@@ -12,7 +12,9 @@ import msgspec
 from headrace.api.app import App
 from headrace.api.batch import BatchTask
 from headrace.api.info import DETAILS, JobInfo, job_info
+from headrace.api.loop_guard import needs_loop, no_loop
 from headrace.api.queue import Queue
+from headrace.api.sync import SyncApp
 from headrace.api.task import Task
 from headrace.backends.memory import MemoryBackend
 from headrace.core.clock import ManualClock
@@ -36,9 +38,16 @@ class AppJobs:
         self.clock = clock
         self._backend = backend
 
+    @needs_loop("jobs.run()")
     async def drain(self) -> None:
-        """Run everything that is due now, and what that makes due, then return."""
+        """Run everything that is due now, and what that makes due, then return. A job that failed is due again later:
+        advance the clock, and drain again."""
         await self.app.drain()
+
+    def run(self) -> None:
+        """``drain`` for plain tests."""
+        no_loop("jobs.run()", "await jobs.drain()")
+        SyncApp(self.app).drain()
 
     def all(self) -> list[JobInfo]:
         """Every job that the store knows, in the order of their enqueue."""
@@ -83,6 +92,16 @@ class AppJobs:
             raise AssertionError(f"expected {expected} of {name} with {given}, found {len(found)}; waiting:\n{listing}")
         return found
 
+    def assert_none_failed(self) -> None:
+        """No attempt of any job has failed so far, also if it is to be retried, or has been."""
+        told = [
+            f"{job.task} {job.id}, {job.state}: {one.type}: {one.message}\n{one.traceback}".rstrip()
+            for job in self.all()
+            for one in job.failures
+        ]
+        if told:
+            raise AssertionError(f"expected that no attempt failed; {len(told)} did:\n" + "\n".join(told))
+
 
 def _fits(stored: Any, wanted: Any) -> bool:
     if not isinstance(wanted, dict) or not isinstance(stored, dict):
@@ -93,7 +112,8 @@ def _fits(stored: Any, wanted: Any) -> bool:
 def in_memory(app: App, *, inline: bool = False, seed: int = 0) -> AbstractContextManager[AppJobs]:
     """Put the app on a fresh memory store with a clock that stands still, for as long as the block lasts.
 
-    With ``inline`` every enqueue outside of a handler also runs what is due before it returns.
+    With ``inline`` every enqueue outside of a handler also runs what is due before it returns. Without it, only those
+    who wait for a result do, and ``drain`` and ``run``.
     """
     _check(app)
     return _in_memory(app, inline=inline, seed=seed)
@@ -104,6 +124,11 @@ def _check(app: object) -> None:
         raise ConfigError(f"expected an App, got Queue {app.name!r}; test that on Queue({app.name!r}, 'memory://')")
     if not isinstance(app, App):
         raise ConfigError(f"expected an App, got {shown(app)}")
+    if app.tested_by is not None:
+        raise ConfigError(
+            "handlers of this app are to see what the test has written, so they run in the thread of the test; use "
+            f"{app.tested_by}"
+        )
 
 
 @contextmanager
@@ -111,8 +136,10 @@ def _in_memory(app: App, *, inline: bool, seed: int) -> Iterator[AppJobs]:
     clock = ManualClock()
     backend = MemoryBackend(now=clock.now)
     kind = InlineClient if inline else MemoryClient
-    before, app.client = app.client, kind(app, backend, clock, Random(seed))
+    client = kind(app, backend, clock, Random(seed))
+    before, app.client = app.client, client
     try:
         yield AppJobs(app, backend, clock)
     finally:
         app.client = before
+        client.leave()

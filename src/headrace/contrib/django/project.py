@@ -44,6 +44,7 @@ def made_app() -> App:
         url = given.url if alias is None else database_url(connections.settings[alias], given.options)
         app = App(url, **given.settings)
     app.middleware(fresh_connections)
+    app.tested_by = "JobsMixin or jobs_in_memory() of headrace.contrib.django.test"
     return app
 
 

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from importlib import import_module
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
+from unittest import TestCase
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import AsyncToSync, SyncToAsync, async_to_sync, sync_to_async
 from django.db import connections, transaction
 
-from headrace.api.batch import BatchTask
+from headrace.api.app import App
+from headrace.api.background import drop, wait_on
+from headrace.api.client import Client
 from headrace.api.info import JobInfo
-from headrace.api.task import Task
+from headrace.api.sync import SyncApp
 from headrace.backends.memory import MemoryBackend
 from headrace.contrib.django.project import jobs_alias, project_app
-from headrace.contrib.django.transactions import Deferred, jobs
+from headrace.contrib.django.transactions import Deferred
 from headrace.core.clock import ManualClock
+from headrace.core.driving import drive
 from headrace.errors import ConfigError
 from headrace.seam.protocol import AsyncJoined
 from headrace.seam.records import Delete, Inserted, InsertStatus, Row, Selector, Settlement
 from headrace.testing.clients import MemoryClient
 from headrace.testing.jobs import AppJobs
 from headrace.text import without_secrets
+from headrace.types import Outcome
 from headrace.worker.executors import ProcessExecutor, ThreadExecutor
+from headrace.worker.job import Job
+from headrace.worker.middleware import Next
+from headrace.worker.worker import Worker
+
+R = TypeVar("R")
 
 
 class JobsMixin:
@@ -44,6 +56,17 @@ class JobsMixin:
 
     jobs: DjangoJobs
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _check_order(cls, JobsMixin)
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """Called by unittest. What ``setUpTestData`` enqueues is in memory, too; each test begins without jobs."""
+        cls.jobs = cls.enterClassContext(jobs_in_memory())  # type: ignore[attr-defined]
+        super().setUpClass()  # type: ignore[misc]
+        cls.jobs.all()
+
     def run(self, result: Any = None) -> Any:
         """Called by unittest: the whole test, with ``setUp`` and ``tearDown``."""
         with jobs_in_memory() as self.jobs:
@@ -55,6 +78,10 @@ class StoreMixin:
     them as a worker does. After each test, all jobs are deleted and connections closed, so that Django can drop the
     database. Raises ``ConfigError`` if jobs are in no database of Django's: their store would be emptied."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _check_order(cls, StoreMixin)
+
     def run(self, result: Any = None) -> Any:
         """Called by unittest: the whole test, with ``setUp`` and ``tearDown``."""
         if jobs_alias() is None and not (url := project_app().client.settings.url).startswith("memory:"):
@@ -65,76 +92,125 @@ class StoreMixin:
         try:
             return super().run(result)  # type: ignore[misc]
         finally:
-            jobs().wait_for(_delete_all())
-            _forget()
+            _empty()
 
 
-async def _delete_all() -> None:
-    await project_app().client.alter_all(Selector(), Delete())
+def _empty() -> None:
+    """Delete all jobs, and disconnect."""
+
+    async def delete() -> None:
+        await app.client.alter_all(Selector(), Delete())
+
+    app = project_app()
+    with SyncApp(app) as store:
+        store.wait_for(delete())
+    drop(app.client.behind)
+
+
+def _check_order(cls: type, mixin: type) -> None:
+    """A test case that comes first runs its tests without the mixin, and so with the jobs of the real store."""
+    order = cls.__mro__
+    before = [one for one in order[: order.index(mixin)] if issubclass(one, TestCase) and not issubclass(one, mixin)]
+    if before:
+        name, first = mixin.__name__, before[0].__name__
+        raise ConfigError(f"{cls.__name__}: {name} comes before {first}: class {cls.__name__}({name}, {first})")
 
 
 @contextmanager
 def jobs_in_memory() -> Iterator[DjangoJobs]:
     """The same without a test case, such as for a fixture of pytest."""
     app, clock = project_app(), ManualClock()
-    backend = MemoryBackend(now=clock.now)
+    pending = _Pending()
+    client = _TestClient(app, MemoryBackend(now=clock.now), clock, pending)
     before, executors = app.client, app.executors
-    _forget()
-    app.client = _TestClient(app, backend, clock, Random(0))
+    app.client = client
     app.executors = lambda settings, polite: (_InThreadOfTest(), _InThreadOfTestToo())
+    app._middleware.insert(0, client.around)
     try:
-        yield DjangoJobs(app, backend, clock)
+        yield DjangoJobs(app, client.memory, clock, pending)
     finally:
-        _forget()
         app.client, app.executors = before, executors
+        app._middleware.remove(client.around)
+        client.leave()
 
 
 class DjangoJobs(AppJobs):
     """What a test can see and do with the jobs of the project."""
 
-    def run(self) -> None:
-        """Run everything that is due now, and what that makes due, then return. A job that failed is due again later:
-        advance the clock, and run again."""
-        self._settle()
-        while True:
-            _forget()
-            async_to_sync(self._drain)()
-            if not self._settle():
-                return
-
-    async def _drain(self) -> None:
-        async with self.app:
-            await self.app.drain()
+    def __init__(self, app: App, backend: MemoryBackend, clock: ManualClock, pending: _Pending) -> None:
+        super().__init__(app, backend, clock)
+        self._pending = pending
 
     def all(self) -> list[JobInfo]:
         """Every job that the store knows, in the order of their enqueue."""
-        self._settle()
+        self._pending.settle()
         return super().all()
 
-    def enqueued(self, task: Task[Any, Any] | BatchTask[Any] | str | None = None) -> list[JobInfo]:
-        """Jobs that wait, scheduled ones included; of one task, or of all."""
-        self._settle()
-        return super().enqueued(task)
 
-    def _settle(self) -> bool:
-        """Store the jobs of transactions that are still open: a test case never commits. Returns whether there were
-        any. Django has dropped those of transactions that were rolled back."""
-        before = len(self._backend.store.jobs)
-        for connection in connections.all(initialized_only=True):
+class _Pending:
+    """Jobs of transactions that are still open, as a test case never commits."""
+
+    def __init__(self) -> None:
+        self._connections = connections.all()
+        """Those of the test's thread: an async test asks from another one."""
+
+    def settle(self) -> None:
+        """Store them. Django has dropped those of transactions that were rolled back."""
+        for connection in {*self._connections, *connections.all(initialized_only=True)}:
             for _, function, *_ in list(connection.run_on_commit):
                 if isinstance(function, Deferred):
                     function()
-        return len(self._backend.store.jobs) > before
-
-
-def _forget() -> None:
-    """Leave the loop in the background; the next call opens it again."""
-    jobs().close()
-    jobs.cache_clear()
 
 
 class _TestClient(MemoryClient):
     """On a memory store whose jobs are there when a transaction of Django commits."""
+
+    def __init__(self, app: App, backend: MemoryBackend, clock: ManualClock, pending: _Pending) -> None:
+        super().__init__(app, backend, clock, Random(0))
+        self.memory, self._pending = backend, pending
+        self._lent: list[Executor] = []
+        """Run functions in threads that wait meanwhile; a handler that waits lends its thread again."""
+        self._running = 0
+        self._calls = threading.RLock()
+        self.runner = self._run
+
+    def sibling(self) -> Client:
+        return type(self)(self._app, self.memory.sibling(), self._manual, self._pending)
+
+    def _run(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Have handlers called in this thread, which waits meanwhile. If the app is open elsewhere, that thread has
+        them."""
+
+        async def within() -> R:
+            self._lent.append(AsyncToSync.executors.current)
+            try:
+                async with self._app:
+                    return await call()
+            finally:
+                self._lent.pop()
+
+        host = self.host
+        if host is not None and host is not getattr(SyncToAsync.threadlocal, "main_event_loop", None):
+            return wait_on(host, call)
+        with self._calls:
+            return async_to_sync(within)()
+
+    async def around(self, job: Job[Any], next: Next) -> Outcome:
+        """A middleware: the thread that was lent last is free. When a handler has ended, so have its transactions."""
+        if self._lent:
+            AsyncToSync.executors.current = self._lent[-1]
+        self._running += 1
+        try:
+            return await next(job)
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._pending.settle()
+
+    def worker(self, *args: Any, **options: Any) -> Worker:
+        """The jobs of open transactions are there when work begins."""
+        self._pending.settle()
+        return super().worker(*args, **options)
 
     @property
     def tx(self) -> _Transactions:
@@ -174,12 +250,8 @@ class _Joined:
 
 
 def _insert(rows: Sequence[Row]) -> None:
-    client = project_app().client
-
-    async def insert() -> None:
-        await (await client.backend()).insert(list(rows), client.clock.stamp())
-
-    jobs().wait_for(insert())
+    client = cast(_TestClient, project_app().client)
+    drive(client.memory.insert(list(rows), client.clock.stamp()))
 
 
 class _InThreadOfTest(ThreadExecutor):
