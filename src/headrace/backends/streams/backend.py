@@ -149,7 +149,7 @@ class StreamsBackend:
                 elif self._may_push(stored) and queue in feeds and len(some) <= _PUSHED:
                     self._notes.take_back(queue)
                     packed = [entries.of_row(row, weight(row), stored.now) for row in some]
-                    await self._quickly(partial(self._windows.push, queue, feeds[queue], packed, at))
+                    await self._quickly(partial(self._windows.push, queue, feeds[queue], packed, stored.now, at))
         return answers
 
     def _may_push(self, stored: StoredAt | None) -> TypeGuard[StoredAt]:

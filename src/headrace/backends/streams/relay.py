@@ -106,15 +106,15 @@ class Relay:
             wanted = []
             if len(taken) < len(unknown):
                 first = next(number for number, one in enumerate(line) if one.id == unknown[len(taken)])
-                return Fed(entries, _packed(line[first - 1]) if first else mark, True, next_at)
+                return Fed(entries, _packed(line[first - 1]) if first else mark, True, next_at, found.now)
             if len(line) < _AT_ONCE:
-                return Fed(entries, b"", False, next_at)
+                return Fed(entries, b"", False, next_at, found.now)
             mark = _packed(line[-1])
             more = await self._read(feeding.floor, queue, line[-1], at)
             if more is None or _is_odd(more):
                 return None
             found = more
-        return Fed(entries, mark, True, next_at)
+        return Fed(entries, mark, True, next_at, found.now)
 
     async def queues(self, at: Stamp) -> list[str]:
         """Those that have a window, or had one."""

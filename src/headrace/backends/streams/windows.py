@@ -80,6 +80,8 @@ class Fed(NamedTuple):
     mark: bytes
     full: bool
     next_at: int | None
+    now: int
+    """PostgreSQL's clock."""
 
 
 class Feeding(NamedTuple):
@@ -173,9 +175,10 @@ class Windows:
         _, mode, feeds = await self.run("feeds", at, queue)
         self._note(queue, mode.decode(), feeds)
 
-    async def push(self, queue: str, feeds: bytes, entries: Sequence[Entry], at: Stamp) -> bool:
-        """Put new jobs into the window, if nothing but inserts has fed it since ``feeds``."""
-        done, now_feeds, mode = await self.run("push", at, queue, feeds, self._options.window, *_flat(entries))
+    async def push(self, queue: str, feeds: bytes, entries: Sequence[Entry], now: int, at: Stamp) -> bool:
+        """Put jobs into the window that were stored at this instant, if nothing but inserts has fed it since
+        ``feeds``."""
+        done, now_feeds, mode = await self.run("push", at, queue, feeds, self._options.window, now, *_flat(entries))
         self._note(queue, mode.decode(), now_feeds)
         if done != b"OK" and mode.decode() == OPEN:
             self._doubtful.add(queue)
@@ -276,7 +279,9 @@ class Windows:
     async def feed(self, queue: str, token: str, fed: Fed, wanted: int, at: Stamp) -> bool:
         """Feed a window, if no other process does by now. It is open then."""
         later = "" if fed.next_at is None else fed.next_at
-        answer = await self.run("feed", at, queue, token, fed.mark, int(fed.full), later, wanted, *_flat(fed.entries))
+        answer = await self.run(
+            "feed", at, queue, token, fed.mark, int(fed.full), later, wanted, fed.now, *_flat(fed.entries)
+        )
         if answer[0] != b"OK":
             return False
         self._note(queue, OPEN, answer[1])

@@ -76,14 +76,15 @@ local function is_known(queue, id)
     return call('HEXISTS', key('k', queue), id) == 1 or call('HEXISTS', key('h', queue), id) == 1
 end
 
--- Rows of seven: id, band, due at, weight, epoch before, begun, job. Returns how many are due.
-local function put(queue, from)
+-- Rows of seven: id, band, due at, weight, epoch before, begun, job. What was due at an instant of PostgreSQL is due, though this clock may be
+-- some milliseconds behind. Returns how many are due.
+local function put(queue, from, instant)
     local due = 0
     for i = from, #ARGV, 7 do
         local id, band, at, weight, epoch, begun, job = unpack(ARGV, i, i + 6)
         if not is_known(queue, id) then
-            if tonumber(at) <= now then
-                to_line(queue, id, band, at, weight, epoch, begun, job)
+            if tonumber(at) <= math.max(now, instant) then
+                to_line(queue, id, band, whole(math.min(tonumber(at), now)), weight, epoch, begun, job)
                 due = due + 1
             else
                 to_later(queue, id, band, at, weight, epoch, begun, job)
