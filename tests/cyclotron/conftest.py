@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import Client, Settings
 from headrace.seam.protocol import Backend
-from tests.worker.conftest import FAST, store
-
-__all__ = ["store"]
+from tests.worker.conftest import FAST, STORES, blank
 
 MakeClient = Callable[..., Client]
+
+
+@pytest.fixture(params=[*STORES, "streams"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    return blank(request.param, tmp_path)
 
 
 @pytest.fixture

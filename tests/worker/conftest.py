@@ -14,22 +14,31 @@ from headrace import App, Client, Event, EventKind, Settings
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
 from headrace.seam.protocol import Backend
-from tests import postgres, valkey
+from tests import postgres, streams, valkey
 
 FAST = {"lease": "10s", "reap": "50ms", "poll": "200ms", "poll_blind": "20ms", "grace": "5s"}
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "valkey"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    """An unopened backend; siblings of it share its jobs."""
-    match request.param:
+STORES = ["memory", "sqlite", "postgres", "valkey"]
+
+
+def blank(kind: str, place: Path) -> Backend:
+    """An unopened backend on a blank store; siblings of it share its jobs."""
+    match kind:
         case "memory":
             return MemoryBackend()
         case "sqlite":
-            return SqliteBackend(tmp_path / "jobs.db")
+            return SqliteBackend(place / "jobs.db")
         case "postgres":
-            return postgres.stores.connect(tmp_path)
-    return valkey.stores.connect(tmp_path)
+            return postgres.stores.connect(place)
+        case "streams":
+            return streams.stores.connect(place)
+    return valkey.stores.connect(place)
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    return blank(request.param, tmp_path)
 
 
 @pytest.fixture

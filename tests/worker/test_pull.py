@@ -8,21 +8,28 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from headrace import App, Client, EventKind, JobState, NewJob, Pull, PulledJob, Sections, Settings
+from headrace.backends.streams import StreamsBackend
 from headrace.errors import CodecError, ConfigError, InvalidJob, LeaseLost, PayloadTooLarge, Rejected, Unavailable
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Claim, Delete, Reap, Reschedule, Selector, Settlement, Stamp
-from tests.worker.conftest import FAST, Told
+from headrace.seam.records import Claim, Claimed, Delete, Reap, Reschedule, Selector, Settlement, Stamp
+from tests.worker.conftest import FAST, STORES, Told, blank
 from tests.worker.stores import Plain
 
 SECTIONS = Sections(parameters=b"p", vm_state=b"v", metadata=b"m", blob=b"b")
 DETAILS = frozenset({"parameters", "vm_state", "metadata", "blob"})
 MakeClient = Callable[..., Client]
+
+
+@pytest.fixture(params=[*STORES, "streams"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    return blank(request.param, tmp_path)
 
 
 @pytest.fixture
@@ -181,6 +188,25 @@ class TestTake:
             with pytest.raises(LeaseLost):
                 await held.load("vm_state")
 
+    @pytest.mark.parametrize("times", [1, 10**9])
+    async def test_a_store_that_is_about_to_have_jobs_is_asked_again(
+        self, store: Backend, make_client: MakeClient, times: int
+    ) -> None:
+        """But not for ever."""
+
+        class Busy(Plain):
+            left = times
+
+            async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+                if self.left:
+                    self.left -= 1
+                    return Claimed([], next_in=0)
+                return await super().claim(req, at)
+
+        async with make_client(Busy(store)) as client, client.pull("hog") as pull, asyncio.timeout(60):
+            await client.insert([job()])
+            assert len(await pull.take(wait=0)) == (times == 1)
+
     async def test_says_when_the_store_does_not_answer(self, store: Backend, make_client: MakeClient) -> None:
         flaky = Plain(store)
         client = make_client(flaky)
@@ -232,8 +258,10 @@ class TestDraft:
             before = first.run_at
             first.set_state("available")
             await first.release()
-            again = await one(pull)
-            assert (again.id, again.run_at) == (first.id, before)
+            again = [await one(pull) for _ in range(3)]
+            if not isinstance(client._backend, StreamsBackend):  # its order is that of arrival in the window
+                assert again[0].id == first.id
+            assert {each.id: each.run_at for each in again}[first.id] == before
 
     @pytest.mark.parametrize("state", [None, "running"])
     async def test_a_release_without_an_end_keeps_what_is_staged(self, make_client: MakeClient, state: str) -> None:

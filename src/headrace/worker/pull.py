@@ -210,9 +210,9 @@ class Pull:
         """The jobs that are due, at most ``limit`` of them (``batch``, if it is left out), in their order.
 
         Waits for at least one, for as long as it takes, even if the store is away meanwhile. With ``wait``, it waits
-        only so long, and the list may be empty; 0 looks once. It then raises ``Unavailable`` if the store has not
-        answered within ``patience``. If the pull is closed meanwhile, the list is empty too. A call that is cancelled
-        takes nothing.
+        only so long, and the list may be empty; 0 looks once, or a few times if the store says that it will have jobs
+        in a moment. It then raises ``Unavailable`` if the store has not answered within ``patience``. If the pull is
+        closed meanwhile, the list is empty too. A call that is cancelled takes nothing.
         """
         most = self.batch if limit is None else check_whole(limit, "limit", 1)
         seconds = None if wait is None else micros(wait, "wait") / 1e6
