@@ -605,7 +605,7 @@ _GOVERNED = """
     FROM generate_series(1, %(depth)s / 10) AS n CROSS JOIN queues AS q;
     INSERT INTO deltas (qid, state, jobs) SELECT qid, 0, %(depth)s FROM queues;
 """
-RULED = {"tenants", "lanes", "tenant_rules", "task_rules", "news", "looks", "holdings"}
+RULED = {"tenants", "lanes", "tenant_rules", "task_rules", "news", "looks", "holdings", "tenant_names"}
 
 
 @pytest.mark.parametrize("depth", [3_000, 60_000], ids=["a few thousand", "many"])
@@ -668,6 +668,51 @@ async def test_tenants_that_others_have_jobs_of_cost_a_claim_nothing(
 
 def _of_tenant(number: int, tenant: int) -> Row:
     return Row(id=bytes.fromhex(f"0196{number:028x}"), queue="q", task="t", cells={}, tenant=f"t{tenant}")
+
+
+@pytest.mark.parametrize("tenants", [100, 20_000])
+async def test_a_look_at_tenants_touches_those_that_are_shown(tenants: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, and however many jobs of theirs run."""
+    schema = f"shown_{tenants}"
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={schema}") as connection:
+        async with explained(schema, monkeypatch) as (store, plans):
+            await store.policies.save(Policy(queue="q", tenant_batch=1_000))
+            await store.insert([_of_tenant(n, 0) for n in range(1_000)])
+            assert len((await store.claim(Claim("h", ("q",), 1_000, LEASE))).jobs) == 1_000
+            connection.execute(
+                "INSERT INTO tenants (tid, qid, tenant, jobs) SELECT tid_of(q.qid, 't' || n), q.qid, 't' || n, 1"
+                " FROM generate_series(1, %s) AS n CROSS JOIN queues AS q",
+                (tenants,),
+            )
+            known = sorted(f"t{n}" for n in range(tenants + 1))
+            for names, after in ((None, None), (None, "t50"), (["t0", "t50"], None)):
+                plans.scans.clear()
+                found = await store.policies.tenants("q", names, after, 10)
+                assert [one.tenant for one in found] == (names or [one for one in known if one > (after or "")][:10])
+                assert plans.touched() + plans.touched_of(RULED) <= 80
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
+@pytest.mark.parametrize("batch", [1, 1_000])
+async def test_a_look_at_tenants_reads_no_more_news_than_a_bounded_number(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where producers go on while no worker runs."""
+    schema = f"untold_{batch}"
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={schema}") as connection:
+        async with explained(schema, monkeypatch) as (store, plans):
+            await store.policies.save(Policy(queue="q", tenant_batch=10))
+            connection.execute(
+                "INSERT INTO news (qid, kind, tids, jobs, ats, tenants)"
+                " SELECT q.qid, 1, n.tids, n.jobs, n.jobs, n.tenants FROM queues AS q CROSS JOIN ("
+                " SELECT array_agg(tid_of(1, 't' || m)) AS tids, array_agg(1::bigint) AS jobs,"
+                " array_agg('t' || m) AS tenants FROM generate_series(1, 50000) AS m GROUP BY m / %s) AS n",
+                (batch,),
+            )
+            plans.scans.clear()
+            assert len(await store.policies.tenants("q", None, None, 10)) == 10
+            assert plans.touched_of({"news"}) <= 11_000 // batch + 100
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
 
 
 _RANKED = """

@@ -242,7 +242,8 @@ class PolicyStore(Protocol):
     ) -> list[TenantState]:
         """The tenants of a governed queue above ``after``, in the order of their names (by code points); only those in
         ``names``, if given. A tenant is listed if it has jobs that wait or run, has a limit of its own, or is
-        paused; others may or may not be listed."""
+        paused; others may or may not be listed. Where very much has changed since the last claim, a store may tell how
+        it was before a part of that."""
 
     async def group(self, queue: str, group: str) -> GroupState:
         """Which jobs of a group are called, and how many wait to be."""

@@ -100,7 +100,9 @@ class Stage:
         for name in self._tables:
             if await self.watch.ask(f"SELECT 1 FROM {name} LIMIT 1"):
                 await self.watch.say(f"CREATE TABLE {schema}.{name}_{number} AS TABLE {name}")
-                back.append(f"INSERT INTO {name} OVERRIDING SYSTEM VALUE TABLE {schema}.{name}_{number};")
+                back.append(
+                    f"INSERT INTO {name} OVERRIDING SYSTEM VALUE TABLE {schema}.{name}_{number} ON CONFLICT DO NOTHING;"
+                )
         await self.watch.say(
             f"CREATE FUNCTION {schema}.set_{number}() RETURNS void LANGUAGE plpgsql AS"
             f" $$ BEGIN {self._clear} PERFORM {schema}.set_days(); {''.join(back)} END $$"

@@ -68,6 +68,25 @@ CREATE TABLE tenants (
 CREATE INDEX tenants_awake ON tenants (qid, count, since, tenant) WHERE awake AND held_by = 0;
 CREATE INDEX tenants_asleep ON tenants (qid, wake_at) WHERE wake_at IS NOT NULL;
 
+-- The names of tenants, in order. Only a tenant that comes or goes writes here: in ``tenants``, where most of what a claim
+-- changes is in an index, a further index would be written with every visit.
+CREATE TABLE tenant_names (
+    tid bigint NOT NULL,
+    qid integer NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    CONSTRAINT tenant_names_pkey PRIMARY KEY (qid, tenant)
+);
+CREATE FUNCTION keep_tenant_names() RETURNS trigger LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO tenant_names (tid, qid, tenant) VALUES (new.tid, new.qid, new.tenant) ON CONFLICT DO NOTHING;
+    ELSE
+        DELETE FROM tenant_names AS n WHERE n.qid = old.qid AND n.tenant = old.tenant;  -- tenant_names_pkey
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER tenants_named AFTER INSERT OR DELETE ON tenants FOR EACH ROW EXECUTE FUNCTION keep_tenant_names();
+
 -- Who has jobs of the tenants with ``held_by``, and a copy of what says when it is their turn.
 CREATE TABLE holdings (
     tid bigint NOT NULL,

@@ -403,17 +403,50 @@ BEGIN
     ORDER BY p.queue COLLATE "C";
 END $$;
 
--- The tenants of a governed queue, by name. Unread ``news`` is counted in, and left for claims to read.
+-- What ``news`` tells of tenants, for a look: the jobs that came, that stopped running, and that went in another way. Of
+-- news that no claim has read for long, a bounded number; and of jobs that are not in lanes yet.
+CREATE FUNCTION unheard(p_qid integer) RETURNS TABLE (tid bigint, tenant text, came bigint, stopped bigint, went bigint)
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    c_most CONSTANT bigint := 5000;
+    v_entries bigint := 0;
+    v_upto bigint;
+    r record;
+BEGIN
+    FOR r IN SELECT n.seq, cardinality(n.tids) AS entries FROM news AS n WHERE n.qid = p_qid ORDER BY n.qid, n.seq LOOP  -- news_qid
+        v_upto := r.seq;
+        v_entries := v_entries + r.entries;
+        EXIT WHEN v_entries >= c_most;
+    END LOOP;
+    RETURN QUERY
+    SELECT x.tid, max(x.tenant), coalesce(sum(x.jobs) FILTER (WHERE x.kind = 1), 0)::bigint,
+        coalesce(sum(x.jobs) FILTER (WHERE x.kind = 2), 0)::bigint, coalesce(sum(x.jobs) FILTER (WHERE x.kind = 3), 0)::bigint
+    FROM (
+        SELECT n.kind, e.tid, e.jobs, e.tenant FROM news AS n  -- news_qid
+        CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.tenants) AS e (tid, jobs, tenant) WHERE n.qid = p_qid AND n.seq <= v_upto
+        UNION ALL
+        SELECT 1, tid_of(p_qid, j.tenant), count(*), j.tenant  -- ready_line, ready_later, jobs_pkey
+        FROM (
+            (SELECT y.id FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL LIMIT 1000)
+            UNION ALL (SELECT y.id FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0 LIMIT 1000)
+        ) AS y JOIN jobs AS j ON j.id = y.id GROUP BY j.tenant
+    ) AS x GROUP BY x.tid;
+END $$;
+
+-- The tenants of a governed queue, by name; or those with these names. What is unheard is counted in, and left for claims
+-- to read. Only those of which there is more than a name.
 CREATE FUNCTION tenants_v1(p_at bigint, p_queue text, p_names text[], p_after text, p_limit integer)
 RETURNS TABLE (
     tenant text, waiting bigint, running bigint, own boolean, most bigint, every bigint, burst bigint, paused_until bigint,
     opens_at bigint, workers text[]
-) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
     v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue AND q.governed);
     v_round bigint := (SELECT t.round FROM turns AS t WHERE t.qid = v_qid);
+    v_after CONSTANT text := coalesce(p_after, '');
     rule policies;
 BEGIN
     IF v_qid IS NULL THEN
@@ -421,45 +454,41 @@ BEGIN
     END IF;
     SELECT p.* INTO rule FROM policies AS p WHERE p.queue = p_queue;
     RETURN QUERY
-    WITH told AS MATERIALIZED (  -- news_qid; for jobs that are not in lanes yet: ready_line, ready_later, jobs_pkey
-        SELECT x.tid, max(x.tenant) AS tenant, coalesce(sum(x.jobs) FILTER (WHERE x.kind = 1), 0) AS came,
-            coalesce(sum(x.jobs) FILTER (WHERE x.kind = 2), 0) AS stopped,
-            coalesce(sum(x.jobs) FILTER (WHERE x.kind = 3), 0) AS went
-        FROM (
-            SELECT n.kind, e.tid, e.jobs, e.tenant FROM news AS n
-            CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.tenants) AS e (tid, jobs, tenant) WHERE n.qid = v_qid
-            UNION ALL
-            SELECT 1, tid_of(v_qid, j.tenant), count(*), j.tenant
-            FROM (
-                (SELECT y.id FROM ready AS y WHERE y.qid = v_qid AND y.lane IS NULL LIMIT 1000)
-                UNION ALL (SELECT y.id FROM ready AS y WHERE y.qid = v_qid AND y.lane = 0 LIMIT 1000)
-            ) AS y JOIN jobs AS j ON j.id = y.id GROUP BY j.tenant
-        ) AS x GROUP BY x.tid
-    ), known AS (
-        SELECT t.tid, t.tenant AS name FROM tenants AS t WHERE t.qid = v_qid
-        UNION SELECT u.tid, u.tenant FROM tenant_rules AS u WHERE u.qid = v_qid
-        UNION SELECT d.tid, d.tenant COLLATE "C" FROM told AS d WHERE d.tenant IS NOT NULL
-    ), wanted AS (  -- those of which there is more than a name
+    WITH told AS MATERIALIZED (
+        SELECT u.* FROM unheard(v_qid) AS u
+    ), named AS MATERIALIZED (  -- tenant_names_pkey, tenant_rules_name; some of those that are told of may have nothing left
+        SELECT tid_of(v_qid, n) AS tid, n COLLATE "C" AS name FROM unnest(p_names) AS n WHERE n > v_after COLLATE "C" OR p_after IS NULL
+        UNION (
+            SELECT n.tid, n.tenant FROM tenant_names AS n
+            WHERE p_names IS NULL AND n.qid = v_qid AND (n.tenant > v_after OR p_after IS NULL)
+            ORDER BY n.qid, n.tenant LIMIT p_limit + (SELECT count(*) FROM told AS d WHERE d.went + d.stopped > 0)
+        )
+        UNION (
+            SELECT u.tid, u.tenant FROM tenant_rules AS u
+            WHERE p_names IS NULL AND u.qid = v_qid AND (u.tenant > v_after OR p_after IS NULL)
+            ORDER BY u.qid, u.tenant LIMIT p_limit
+        )
+        UNION SELECT d.tid, d.tenant COLLATE "C" FROM told AS d
+            WHERE p_names IS NULL AND d.came > d.went AND (d.tenant COLLATE "C" > v_after OR p_after IS NULL)
+    ), wanted AS (  -- tenants_pkey, tenant_rules_pkey
         SELECT
             x.tid, x.name::text, u.running AS most, u.every, u.burst, u.paused_until, o.full_at,
             coalesce(u.every, rule.tenant_every) AS pace, CASE WHEN u.every IS NULL THEN rule.tenant_burst ELSE u.burst END AS jump,
             coalesce(o.jobs, 0) + coalesce(d.came - d.went, 0) AS waiting,
             coalesce(o.running, 0) - coalesce(d.stopped, 0) AS running
-        FROM known AS x
-        LEFT JOIN tenants AS o ON o.tid = x.tid LEFT JOIN tenant_rules AS u ON u.tid = x.tid LEFT JOIN told AS d ON d.tid = x.tid
-        WHERE (p_names IS NULL OR x.name = ANY (p_names)) AND (p_after IS NULL OR x.name > p_after) AND (
-            d.tid IS NULL OR u.tid IS NOT NULL OR o.count > v_round OR o.full_at > v_now
-            OR coalesce(o.jobs, 0) + d.came > d.went OR coalesce(o.running, 0) > d.stopped OR has_jobs(x.tid)
-        )
+        FROM named AS x LEFT JOIN told AS d ON d.tid = x.tid
+        LEFT JOIN tenants AS o ON o.tid = ANY (ARRAY[x.tid]) LEFT JOIN tenant_rules AS u ON u.tid = ANY (ARRAY[x.tid])
+        WHERE u.tid IS NOT NULL OR o.tid IS NOT NULL AND d.tid IS NULL OR o.count > v_round OR o.full_at > v_now
+            OR coalesce(o.jobs, 0) + d.came > d.went OR coalesce(o.running, 0) > d.stopped OR d.tid IS NOT NULL AND has_jobs(x.tid)
         ORDER BY x.name LIMIT p_limit
     )
     SELECT
         n.name, greatest(n.waiting, 0)::bigint, greatest(n.running, 0)::bigint, n.every IS NOT NULL OR n.most IS NOT NULL,
         n.most, n.every, n.burst, CASE WHEN n.paused_until > v_now THEN n.paused_until END,
         CASE WHEN allowed(n.pace, n.jump, n.full_at, v_now) = 0 THEN n.full_at - (n.jump - 1) * n.pace END,
-        ARRAY(  -- leased_tenant
-            SELECT w.worker FROM (SELECT DISTINCT l.holder FROM leased AS l WHERE l.tid = n.tid) AS h
-            JOIN workers AS w ON w.holder = h.holder AND w.listed_until > v_now ORDER BY w.worker COLLATE "C"
+        ARRAY(  -- leased_tenant, workers_pkey
+            SELECT w.worker FROM holders_of(n.tid) AS h
+            JOIN workers AS w ON w.holder = ANY (ARRAY[h]) AND w.listed_until > v_now ORDER BY w.worker COLLATE "C"
         )
     FROM wanted AS n
     ORDER BY n.name COLLATE "C";
