@@ -522,6 +522,28 @@ async def test_producers_add_up_counters_too() -> None:
         connection.execute("DROP SCHEMA counted_alone CASCADE")
 
 
+@pytest.mark.parametrize("copied", [False, True], ids=["inserted", "copied"])
+async def test_the_room_of_many_queues_is_read_at_once(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was read anew for each of them."""
+    schema = f"rooms_{copied}".lower()
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={schema}") as connection:
+        async with explained(schema, monkeypatch) as (store, plans):
+            for n in range(BATCH):
+                await store.policies.save(Policy(queue=f"q{n}", depth=30))
+            await store.policies.save(Policy(queue=STORE, depth=1_000_000))
+            connection.execute("INSERT INTO deltas (qid, state, jobs) SELECT -2, 0, 1 FROM generate_series(1, 900)")
+            weight = 200_000 if copied else 1
+            rows = [
+                Row(id=bytes.fromhex(f"0196{n:028x}"), queue=f"q{n % BATCH}", task="t", cells={"blob": bytes(weight)})
+                for n in range(BATCH)
+            ]
+            plans.scans.clear()
+            assert {one.status.name for one in await store.insert(rows)} == {"NEW"}
+            assert plans.touched_of({"deltas", "totals"}) <= 1_000
+            assert plans.touched_of({"policies", "locks"}) <= 4 * BATCH
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
 async def test_a_rule_for_one_tenant_reads_no_rules_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     with psycopg.connect(server().url(), autocommit=True, options="-c search_path=many_rules") as connection:
         async with explained("many_rules", monkeypatch) as (store, plans):

@@ -1,14 +1,20 @@
--- How many jobs wait (AVAILABLE or PAUSED) in a queue, or in all, and how many deltas are not added up. In one
+-- How many jobs wait (AVAILABLE or PAUSED) in these queues and in all, and how many deltas are not added up. In one
 -- statement, as others may be adding up. If there are many deltas, the caller adds them up.
-CREATE FUNCTION depth_of(p_qid integer, OUT jobs bigint, OUT deltas bigint) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT AS $$
+CREATE FUNCTION waiting_in(p_qids integer[], OUT jobs bigint[], OUT whole bigint, OUT deltas bigint) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = on SET enable_hashjoin = on AS $$
 BEGIN
-    SELECT d.jobs + coalesce(sum(t.jobs), 0), d.deltas INTO jobs, deltas FROM (
-        SELECT coalesce(sum(d.jobs) FILTER (WHERE d.state IN (0, 2) AND (p_qid IS NULL OR d.qid = p_qid)), 0) AS jobs,
-            count(*) AS deltas
-        FROM deltas AS d
-    ) AS d LEFT JOIN totals AS t ON t.state IN (0, 2) AND t.qid = coalesce(p_qid, -1)  -- totals_pkey
-    GROUP BY d.jobs, d.deltas;
+    WITH recent AS MATERIALIZED (
+        SELECT d.qid, sum(d.jobs) FILTER (WHERE d.state IN (0, 2)) AS jobs, count(*) AS deltas FROM deltas AS d GROUP BY d.qid
+    ), known AS (  -- totals_pkey
+        SELECT n.ord, coalesce(r.jobs, 0) + (
+            SELECT coalesce(sum(t.jobs), 0) FROM totals AS t WHERE t.qid = n.qid AND t.state IN (0, 2)
+        ) AS jobs
+        FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord) LEFT JOIN recent AS r ON r.qid = n.qid
+    )
+    SELECT ARRAY(SELECT k.jobs::bigint FROM known AS k ORDER BY k.ord), coalesce(sum(r.jobs), 0) + (
+        SELECT coalesce(sum(t.jobs), 0) FROM totals AS t WHERE t.qid = -1 AND t.state IN (0, 2)
+    ), coalesce(sum(r.deltas), 0)
+    INTO jobs, whole, deltas FROM recent AS r;
 END $$;
 
 -- How many jobs may wait in these queues, and how many more there is room for; NULL where nothing limits them. The same
@@ -18,34 +24,27 @@ CREATE FUNCTION rooms_of(
 ) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-    v_left bigint;
-    v_many boolean := false;
-    v_full boolean;
-    r record;
+    w record;
 BEGIN
-    rooms := array_fill(NULL::bigint, ARRAY[cardinality(p_qids)]);
-    depths := rooms;
-    FOR r IN  -- policies_pkey; in the order of the locks, the store first
-        SELECT 0 AS qid, 0 AS ord, p.depth, 'depth' AS lock FROM policies AS p WHERE p.queue = '' AND p.depth IS NOT NULL
-        UNION ALL
-        SELECT n.qid, n.ord::integer, p.depth, 'depth ' || (n.qid & 63) FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
-        JOIN policies AS p ON p.queue = name_of(n.qid) WHERE p.depth IS NOT NULL
-        ORDER BY 4
-    LOOP
-        IF NOT p_bound THEN
-            PERFORM 1 FROM locks AS l WHERE l.name = r.lock FOR NO KEY UPDATE;  -- locks_pkey
-        END IF;
-        SELECT r.depth - d.jobs, d.deltas > 1000 INTO v_left, v_full FROM depth_of(nullif(r.qid, 0)) AS d;
-        v_many := v_many OR v_full;
-        IF r.qid = 0 THEN
-            depth := r.depth;
-            room := v_left;
-        ELSE
-            depths[r.ord] := r.depth;
-            rooms[r.ord] := v_left;
-        END IF;
-    END LOOP;
-    IF v_many AND NOT p_bound THEN
+    depth := (SELECT p.depth FROM policies AS p WHERE p.queue = '');  -- policies_pkey
+    depths := ARRAY(
+        SELECT p.depth FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
+        LEFT JOIN policies AS p ON p.queue = ANY (ARRAY[name_of(n.qid)]) ORDER BY n.ord
+    );
+    IF NOT p_bound THEN  -- locks_pkey; the store first
+        PERFORM 1 FROM locks AS l WHERE l.name = ANY (ARRAY(
+            SELECT 'depth' WHERE depth IS NOT NULL
+            UNION SELECT 'depth ' || (n.qid & 63) FROM unnest(p_qids, depths) AS n (qid, depth) WHERE n.depth IS NOT NULL
+        )) ORDER BY l.name FOR NO KEY UPDATE;
+    END IF;
+    IF depth IS NULL AND array_remove(depths, NULL) = '{}' THEN
+        rooms := depths;
+        RETURN;
+    END IF;
+    w := waiting_in(p_qids);
+    rooms := ARRAY(SELECT x.depth - x.jobs FROM unnest(depths, w.jobs) WITH ORDINALITY AS x (depth, jobs, ord) ORDER BY x.ord);
+    room := depth - w.whole;
+    IF w.deltas > 1000 AND NOT p_bound THEN
         PERFORM fold_deltas();
     END IF;
 END $$;
