@@ -24,6 +24,7 @@ from headrace.worker.bell import Bell
 from headrace.worker.leases import Leases
 from headrace.worker.renewer import Renewer, RenewerThread
 from headrace.worker.settler import Settler
+from tests.unit.kits import make_kit
 
 LATE, FULL = Alert.SCHEDULE_LATE, Alert.QUEUE_FULL
 
@@ -142,16 +143,16 @@ class TestLeases:
     async def test_the_heartbeat_tells_on_the_loop_of_the_worker(self) -> None:
         backend = MemoryBackend()
         await backend.insert([Row(id=b"\1" * 16, queue="q", task="t", cells={})])
-        claimed = await backend.claim(Claim("holder", ("q",), 1, 10_000_000))
-        leases, told = Leases(10), asyncio.get_running_loop().create_future()
+        kit, told = make_kit(backend), asyncio.get_running_loop().create_future()
+        claimed = await backend.claim(Claim(kit.holder, ("q",), 1, 10_000_000))
         orders: Any = SimpleNamespace(
             hear=lambda renewed: None,
             renewed=lambda job, age: None,
             warn=lambda job: told.set_result((job.id, threading.current_thread())),
         )
         runner: Any = SimpleNamespace(alive=1, busy=1)
-        leases.grant(claimed.jobs, leases.now() - 9.5)
-        renewer = Renewer(leases, SystemClock(), runner, orders, holder="holder", worker="w", queues=("q",))
+        kit.leases.grant(claimed.jobs, kit.leases.now() - 9.5)
+        renewer = Renewer(kit, runner, orders)
         heartbeat = RenewerThread(renewer, backend)
         heartbeat.start()
         try:

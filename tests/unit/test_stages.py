@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import strategies as st
@@ -21,20 +21,20 @@ from headrace.core.listener import listen
 from headrace.errors import Unavailable
 from headrace.payloads.reference import Reference
 from headrace.schedules.tick_notes import Notes
-from headrace.seam.records import Beat, Claim, Claimed, Hint, Leased, Renewed, Settlement, Stamp
+from headrace.seam.records import Beat, Claimed, Hint, Leased, Renewed, Settlement, Stamp
 from headrace.testing.sim.loop import run
 from headrace.types import JobState, Outcome
 from headrace.worker.bell import Bell
 from headrace.worker.claimer import Claimer
 from headrace.worker.deadlines import Deadlines
 from headrace.worker.job import CancelToken
-from headrace.worker.judge import Judge
 from headrace.worker.leases import Leases
 from headrace.worker.loader import Loader
 from headrace.worker.middleware import Next, compose
 from headrace.worker.renewer import Renewer
 from headrace.worker.settler import Settler
 from tests.unit.given import given
+from tests.unit.kits import make_kit
 
 
 class Stumbling:
@@ -225,11 +225,12 @@ class TestRenewer:
         def doubted(leases: Sequence[tuple[bytes, int]], *, doubtful: bool) -> None:
             told.append((list(leases), doubtful))
 
-        leases = Leases(10, lambda: 111.0)
-        leases.grant([leased(1)], now=100)
+        kit = make_kit()
+        kit.leases.now = lambda: 111.0
+        kit.leases.grant([leased(1)], now=100)
         orders: Any = SimpleNamespace(hear=lambda renewed: None, warn=lambda job: None, renewed=lambda job, age: None)
         runner: Any = SimpleNamespace(alive=1, busy=1, doubt=doubted)
-        renewer = Renewer(leases, SystemClock(), runner, orders, holder="w", worker="w", queues=("q",))
+        renewer = Renewer(kit, runner, orders)
         store: Any = Store()
         for _ in range(3):
             await renewer._renew(store)
@@ -239,19 +240,14 @@ class TestRenewer:
 class TestLoader:
     async def test_what_comes_after_the_stop_goes_back_unloaded(self) -> None:
         """A claim was answered late."""
-        leases, observers, clock = Leases(10), Observers(), ManualClock()
-        settler = Settler(leases, observers, Notes(None, clock, Random(1)), Bell())
-        nobody: Any = None
-        loader = Loader(
-            nobody, nobody, clock, Random(1), observers, leases, nobody, Judge("w", nobody, clock, Random(1), "w"),
-            settler, lambda task: None, Bell(),
-        )  # fmt: skip
+        kit, nobody = make_kit(), cast(Any, None)
+        loader = Loader(kit, nobody, nobody, lambda task: None)
         await loader.close()
         cell = Reference(500_000, bytes(8), 0, 5, bytes(4)).cell
         jobs = [replace(leased(n), cells={"blob": cell}, begun=begun) for n, begun in ((1, False), (2, True))]
-        leases.grant([*jobs, leased(3)], leases.now())
+        kit.leases.grant([*jobs, leased(3)], kit.leases.now())
         loader.deliver(jobs)
-        given_back = [(one.id, one.state, one.unbegun) for one in settler.take(10)]
+        given_back = [(one.id, one.state, one.unbegun) for one in kit.settler.take(10)]
         assert given_back == [(jobs[0].id, JobState.AVAILABLE, True), (jobs[1].id, JobState.AVAILABLE, False)]
         assert loader.loading() == 0
 
@@ -259,15 +255,10 @@ class TestLoader:
 class TestClaimer:
     async def test_looks_again_in_a_moment_each_time_that_a_due_job_is_locked(self) -> None:
         """Longer and longer while it gets nothing; and not so after a claim that brought jobs."""
-        leases = Leases(10)
-        settler: Any = Settler(leases, Observers(), Notes(None, ManualClock(), Random(1)), Bell())
+        kit = make_kit()
         runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
         strays: Any = SimpleNamespace(stuck=False)
-        request = Claim("w", ("q",), 0, 10_000_000)
-        claimer = Claimer(
-            request, leases, settler, runner, Bell(), Random(1), slots=1, prefetch=0, poll=60.0, strays=strays,
-            companions=runner.companions,
-        )  # fmt: skip
+        claimer = Claimer(kit, None, runner, slots=1, prefetch=0, strays=strays, companions=runner.companions)
         pauses: list[float] = []
         claimer._sleep = pauses.append  # type: ignore[method-assign]
         for number in range(20):
@@ -278,14 +269,10 @@ class TestClaimer:
 
     async def test_a_job_on_its_last_chance_does_not_keep_it_from_looking_for_others(self) -> None:
         """It waits for what is due next, or looks again in a moment, as if that job were not there."""
-        leases = Leases(10)
-        settler: Any = Settler(leases, Observers(), Notes(None, ManualClock(), Random(1)), Bell())
+        kit = make_kit()
         runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
         helper: Any = SimpleNamespace(useful=True, start=lambda: None)
-        claimer = Claimer(
-            Claim("w", ("q",), 0, 10_000_000, lost_below=2), leases, settler, runner, Bell(), Random(1), slots=8,
-            prefetch=0, poll=60.0, helper=helper,
-        )  # fmt: skip
+        claimer = Claimer(kit, None, runner, slots=8, prefetch=0, helper=helper)
         pauses: list[float] = []
         claimer._sleep = pauses.append  # type: ignore[method-assign]
         for jobs, next_in in (([], 0), ([], 0), ([leased(1)], 0), ([], 250_000)):
@@ -295,15 +282,10 @@ class TestClaimer:
         assert 45 <= pauses[-1] <= 75
 
     async def test_a_burst_ends_though_two_trips_never_come_back_together(self) -> None:
-        leases = Leases(10)
-        settler = Settler(leases, Observers(), Notes(None, SystemClock(), Random(1)), Bell())
+        kit = make_kit()
         runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
         strays: Any = SimpleNamespace(stuck=False)
-        request = Claim("w", ("q",), 0, 10_000_000)
-        claimer = Claimer(
-            request, leases, settler, runner, Bell(), Random(1), slots=10, prefetch=0, poll=60.0, strays=strays,
-            companions=runner.companions,
-        )  # fmt: skip
+        claimer = Claimer(kit, None, runner, slots=10, prefetch=0, strays=strays, companions=runner.companions)
         claimer.burst = True
         under_way = deque([(claimer.depart(6), 6), (claimer.depart(4), 4)])
         for _ in range(10):
@@ -319,20 +301,15 @@ class TestClaimer:
         claimer.close()
 
     async def test_a_burst_looks_again_when_its_last_job_was_settled_while_a_claim_was_under_way(self) -> None:
-        leases = Leases(10)
-        settler = Settler(leases, Observers(), Notes(None, SystemClock(), Random(1)), Bell())
+        kit = make_kit()
         runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
         strays: Any = SimpleNamespace(stuck=False)
-        request = Claim("w", ("q",), 0, 10_000_000)
-        claimer = Claimer(
-            request, leases, settler, runner, Bell(), Random(1), slots=10, prefetch=0, poll=60.0, strays=strays,
-            companions=runner.companions,
-        )  # fmt: skip
+        claimer = Claimer(kit, None, runner, slots=10, prefetch=0, strays=strays, companions=runner.companions)
         claimer.burst = True
-        leases.grant([leased(1)], now=0)
-        settler.add(Settlement(b"\1" * 16, 1, "w", JobState.COMPLETED))
+        kit.leases.grant([leased(1)], now=0)
+        kit.settler.add(Settlement(b"\1" * 16, 1, "w", JobState.COMPLETED))
         claimer.request(9, 0)
-        settler.answered(settler.take(10), [JobState.COMPLETED])
+        kit.settler.answered(kit.settler.take(10), [JobState.COMPLETED])
         claimer.got(Claimed([]), 9, 0.0, 0.0)  # it looked before the job had ended
         assert not claimer.empty.is_set()
         assert claimer.want() == 10

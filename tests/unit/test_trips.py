@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from headrace.backends.memory import MemoryBackend
-from headrace.core.events import Observers
 from headrace.errors import BackendError, Unavailable
-from headrace.schedules.tick_notes import Notes
 from headrace.seam.records import Claim, JobId, Row, Settlement, Stamp
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.loop import run
 from headrace.types import JobState
-from headrace.worker.bell import Bell
-from headrace.worker.leases import Leases
-from headrace.worker.outage import Outage
-from headrace.worker.settler import Settler
 from headrace.worker.trips import Trips
+from tests.unit.kits import make_kit
 
 LEASE = 30.0
 BAD, FINE = b"\1" * 16, b"\2" * 16
@@ -66,16 +60,13 @@ def outcomes(
     async def main() -> dict[JobId, JobState | None]:
         loop: Any = asyncio.get_running_loop()
         clock = SimClock(loop)
-        store, leases, observers = Moody(clock.now, refuses), Leases(LEASE, loop.time), Observers()
+        store = Moody(clock.now, refuses)
+        kit = make_kit(store, clock, lease=LEASE)
         await store.insert([Row(job_id, "q", "t", {}) for job_id in (BAD, FINE)])
         claimed = (await store.claim(Claim("w", ("q",), 2, 10**12))).jobs
-        leases.grant(claimed, loop.time())
-        bell = Bell()
-        settler = Settler(leases, observers, Notes(None, clock, Random(1)), bell)
-        trips = Trips(
-            store, clock, Random(1), observers, Outage(observers), settler=settler, claimer=None, lease=LEASE,
-            refuse=judge.refused, renewer=Heart(beats_until), bell=bell,
-        )  # fmt: skip
+        kit.leases.grant(claimed, loop.time())
+        settler, heart = kit.settler, cast(Any, Heart(beats_until))
+        trips = Trips(kit, settler=settler, claimer=None, refuse=judge.refused, renewer=heart)
         for job in claimed:
             settler.add(Settlement(job.id, job.epoch, "w", JobState.COMPLETED))
         running = asyncio.ensure_future(trips.run())
@@ -173,16 +164,16 @@ def test_a_claimer_that_is_closed_while_room_is_made_claims_nothing(is_open: boo
     async def main() -> list[JobState | None]:
         loop: Any = asyncio.get_running_loop()
         clock = SimClock(loop)
-        store, leases, observers = MemoryBackend(now=clock.now), Leases(LEASE, loop.time), Observers()
+        store = MemoryBackend(now=clock.now)
+        kit = make_kit(store, clock, lease=LEASE)
         await store.insert([Row(job_id, "q", "t", {}) for job_id in (BAD, FINE)])
         [job] = (await store.claim(Claim("w", ("q",), 1, 10**12))).jobs
-        leases.grant([job], loop.time())
-        bell, wanting, room = Bell(), Wanting(), SlowRoom()
-        settler = Settler(leases, observers, Notes(None, clock, Random(1)), bell)
+        kit.leases.grant([job], loop.time())
+        wanting, room, heart = Wanting(), SlowRoom(), cast(Any, Heart(10**9))
+        settler = kit.settler
         trips = Trips(
-            store, clock, Random(1), observers, Outage(observers), settler=settler, claimer=cast(Any, wanting),
-            lease=LEASE, refuse=judge.refused, renewer=Heart(10**9), bell=bell, room=cast(Any, room),
-        )  # fmt: skip
+            kit, settler=settler, claimer=cast(Any, wanting), refuse=judge.refused, renewer=heart, room=cast(Any, room)
+        )
         settler.add(Settlement(job.id, job.epoch, "w", JobState.COMPLETED))
         running = asyncio.ensure_future(trips.run())
         await room.asked.wait()

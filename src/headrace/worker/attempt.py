@@ -15,25 +15,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.core.alerts import Alert
-from headrace.core.clock import Clock
-from headrace.core.events import EventKind, Observers
+from headrace.core.events import EventKind
 from headrace.core.meter import Meter
 from headrace.errors import CodecError, ObjectsUnavailable, PayloadError, UnknownTask
 from headrace.payloads.offload import LARGE, any_large
-from headrace.payloads.pack import Packer
 from headrace.schedules.tick_notes import at_most_once
 from headrace.seam.records import Leased, Settlement
 from headrace.text import shown
 from headrace.types import Done, JobState
 from headrace.worker.attempt_events import AttemptEvents
-from headrace.worker.current import Say
-from headrace.worker.entrusted import Entrusted
 from headrace.worker.failures import failures
 from headrace.worker.handler import Ended, Ending, Handler, is_outcome
-from headrace.worker.job import CancelToken, Completion, Job, ReadSection
-from headrace.worker.judge import NOT_AGAIN, OBJECTS_REST, UNSTORABLE, UNUSABLE, Judge, unwrap
-from headrace.worker.part_sender import PartSender
-from headrace.worker.settler import Settler
+from headrace.worker.job import CancelToken, Completion, Job
+from headrace.worker.judge import NOT_AGAIN, OBJECTS_REST, UNSTORABLE, UNUSABLE, unwrap
+from headrace.worker.kit import Kit
 from headrace.worker.slot import Slot, StopReason
 
 _OUTCOMES = {JobState.COMPLETED: "completed", JobState.FAILED: "dead", JobState.CANCELLED: "cancelled"}
@@ -47,34 +42,12 @@ class UnstorableResult(CodecError):
 class Attempts:
     """Runs leased jobs in slots. Every attempt ends in a settlement, unless the lease is known to be lost."""
 
-    def __init__(
-        self,
-        handlers: Mapping[str, Handler],
-        judge: Judge,
-        packer: Packer,
-        settler: Settler,
-        entrusted: Entrusted,
-        observers: Observers,
-        clock: Clock,
-        holder: str,
-        read: ReadSection | None = None,
-        say: Say | None = None,
-        sender: PartSender | None = None,
-        worker: str = "",
-    ) -> None:
-        self._worker = worker
-        self._read = read
-        self._say = say
-        self._sender = sender
+    def __init__(self, handlers: Mapping[str, Handler], kit: Kit) -> None:
         self.handlers = handlers
-        self.events = AttemptEvents(observers, clock)
-        self._clock = clock
-        self._judge = judge
-        self._packer = packer
-        self._settler = settler
-        self._entrusted = entrusted
-        self._observers = observers
-        self._holder = holder
+        self.events = AttemptEvents(kit.observers, kit.clock)
+        self._kit = kit
+        self._judge, self._packer, self._settler = kit.judge, kit.packer, kit.settler
+        self._observers = kit.observers
 
     def batch_size(self, task: str) -> int:
         """How many jobs of the task one call takes at most."""
@@ -266,7 +239,7 @@ class Attempts:
             meter.ended(leased, _OUTCOMES.get(settlement.state, again), 0.0 if slot is None else slot.began)
 
     def _ran(self, slot: Slot) -> float:
-        return self._clock.elapsed() - slot.started
+        return self._kit.clock.elapsed() - slot.started
 
     # -- what a handler gets
 
@@ -274,19 +247,20 @@ class Attempts:
         slot.token = slot.token or CancelToken()
         completion = Completion(
             partial(self._complete, leased, handler, slot.token),
-            partial(self._entrusted.withdraw, leased.id, leased.epoch),
+            partial(self._kit.leases.entrusted.withdraw, leased.id, leased.epoch),
         )
+        kit = self._kit
         return Job(
             leased,
             payload,
-            self._holder,
+            kit.holder,
             slot.token,
             sections,
             completion,
-            self._read,
-            self._say,
-            self._sender,
-            self._worker,
+            kit.reader.read,
+            kit.leases.say,
+            kit.sender,
+            kit.name,
         )
 
     def _complete(self, leased: Leased, handler: Handler, token: CancelToken, result: Any) -> Settlement | None:
@@ -295,7 +269,7 @@ class Attempts:
         settlement = self._with_sealed_result(self._judge.done(leased, handler, result))
         if settlement.state is not JobState.COMPLETED:
             raise UnstorableResult(failures(settlement.error)[-1].message)
-        self._entrusted.add(leased.id, leased.epoch, result)
+        self._kit.leases.entrusted.add(leased.id, leased.epoch, result)
         # In this order: a stop sets given_up first, then looks at what is entrusted.
         return None if token.given_up else settlement
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 
 from headrace.seam.records import Claim, Claimed, Leased
-from headrace.worker.bell import Bell
 from headrace.worker.consumer import Consumer
 from headrace.worker.helper import Helper
-from headrace.worker.leases import Leases
-from headrace.worker.settler import Settler
+from headrace.worker.kit import Kit
 from headrace.worker.stray_watch import StrayWatch
 
 Deliver = Callable[[list[Leased]], None]
@@ -41,37 +38,29 @@ class Claimer:
 
     def __init__(
         self,
-        request: Claim,
-        leases: Leases,
-        settler: Settler,
+        kit: Kit,
+        want: frozenset[str] | None,
         consumer: Consumer,
-        bell: Bell,
-        rng: Random,
         *,
         slots: int,
         prefetch: int,
-        poll: float,
         strays: StrayWatch | None = None,
         companions: Callable[[], int] = int,
         helper: Helper | None = None,
         deliver: Deliver | None = None,
         most: Callable[[], int] | None = None,
     ) -> None:
-        """``most``: how many jobs a claim may ask for, for the sake of what their sections weigh once they are
-        loaded."""
-        self._request = request
-        self._leases = leases
-        self._settler = settler
-        self._rng = rng
+        """``want``: the sections that jobs come with; None: all. ``most``: how many jobs a claim may ask for, for the
+        sake of what their sections weigh once they are loaded."""
+        self._request, self._poll = kit.request(want), kit.poll
+        self._leases, self._settler, self._bell, self._rng = kit.leases, kit.settler, kit.bell, kit.rng
         self._slots = slots
         self._prefetch = prefetch
-        self._poll = poll
         self._consumer = consumer
         self._deliver = deliver or consumer.deliver
         self._most = most
         self._companions = companions
         self._strays = strays
-        self._bell = bell
         self._helper = helper
         self._per_second = 0.0
         self._last_count = 0

@@ -63,14 +63,9 @@ class Duties:
             else TrackPlanner(backend.tracks, backend, trackers, *shared, every=micros(settings.planner.every) / 1e6)
         )
         self.reaper = Reaper(
-            backend,
-            *shared,
-            every=micros(settings.worker.reap) / 1e6,
-            max_lost=settings.worker.max_lost,
-            lease=exchange.leases.lease,
-            holder=exchange.holder,
+            exchange,
+            exchange.claimer,
             gap=exchange.renewer.gap,
-            claimer=exchange.claimer,
             guest_of=frozenset(exchange.queues) if guest else None,
             ended=retention.ended,
         )
@@ -179,13 +174,5 @@ def _reseal_duty(exchange: Exchange) -> ResealDuty | None:
     assert isinstance(packer, SealingPacker)
     if len(packer.keyring.opens) == 1 and not sealing.read_unsealed:
         return None
-    return ResealDuty(
-        exchange.backend,
-        packer.keyring,
-        exchange.stowage,
-        exchange.clock,
-        exchange.rng,
-        worker=exchange.name,
-        every=micros(sealing.reseal) / 1e6,
-        unsealed=sealing.read_unsealed,
-    )
+    every = micros(sealing.reseal) / 1e6
+    return ResealDuty(exchange, packer.keyring, every=every, unsealed=sealing.read_unsealed)

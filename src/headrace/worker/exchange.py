@@ -7,35 +7,16 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from random import Random
 
-from msgspec.structs import replace
-
-from headrace.core.clock import Clock
-from headrace.core.config import Settings
-from headrace.core.durations import micros
-from headrace.core.events import Observers
-from headrace.core.ids import secret_name
 from headrace.core.listener import listen
-from headrace.core.names import check_name, worker_name
-from headrace.errors import ConfigError
 from headrace.keeping.hard_bounds import HardBounds
-from headrace.payloads.pack import Packer
-from headrace.payloads.stowage import Stowage
-from headrace.schedules.tick_notes import Notes
-from headrace.seam.protocol import Backend
-from headrace.seam.records import Claim, Hint
-from headrace.worker.bell import Bell
+from headrace.seam.records import Hint
 from headrace.worker.claimer import Claimer
 from headrace.worker.consumer import Consumer
-from headrace.worker.judge import Judge
-from headrace.worker.leases import Leases
+from headrace.worker.kit import Kit
 from headrace.worker.loader import Loader, Sections
 from headrace.worker.orders import Orders
-from headrace.worker.outage import Outage
-from headrace.worker.part_sender import PartSender
 from headrace.worker.renewer import Renewer, RenewerThread
-from headrace.worker.section_reader import SectionReader
 from headrace.worker.settler import Settler
 from headrace.worker.trips import Refuse, Trips
 
@@ -44,96 +25,34 @@ log = logging.getLogger("headrace")
 _TIME_TO_GIVE_BACK = 2.0
 """Seconds that a cancelled consumer has to give its jobs back."""
 _ALL = sys.maxsize
-_ANYTHING = 2**50
-"""Bytes. More than the jobs of any claim weigh."""
 _STALLED = 3.0
 """Seconds after which a trip counts as stalled: without an answer, or without a look at what there is to carry."""
 
 
-class Exchange:
+class Exchange(Kit):
     """Everything that workers and pulls do alike: they hold leases, renew them from a thread of its own, and carry
     settlements to the store and jobs back. What happens to a job in between is up to the consumer.
 
-    It is made in two steps, as the consumer needs the first half: ``__init__``, and ``attach`` with the consumer and
-    its claimer.
+    It is made in two steps, as the consumer needs the first half: the kit, and ``attach`` with the consumer and its
+    claimer.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        queues: Sequence[str],
-        settings: Settings,
-        packer: Packer,
-        *,
-        clock: Clock,
-        rng: Random,
-        observers: Observers,
-        heartbeat_thread: bool = True,
-        stowage: Stowage | None = None,
-    ) -> None:
-        if not queues:
-            raise ConfigError("a worker needs at least one queue; register a task first, or name the queues")
-        self.name = worker_name(settings.worker.name, rng)
-        self.queues = tuple(check_name(queue, "queue") for queue in dict.fromkeys(queues))
-        self.holder = secret_name(rng)
-        self.backend = backend
-        self.settings = settings
-        self.packer = packer
-        self.clock = clock
-        self.rng = rng
-        self.observers = observers
-        self.stowage = stowage
-        self.leases = Leases(micros(settings.worker.lease) / 1e6, clock.elapsed, settings.worker.max_bytes)
-        self.notes = Notes(backend.ticks, clock, rng)
-        self.bell = Bell()
-        self.settler = Settler(self.leases, observers, self.notes, self.bell)
-        self.judge = Judge(self.holder, packer, clock, rng, self.name)
-        self.reader = SectionReader(backend, clock, packer, stowage)
-        self.sender = PartSender(backend, clock, packer, rng, micros(settings.patience) / 1e6)
-        self.last_chance = max(settings.worker.max_lost, 1)
-        """How often a job was lost that is on its last chance."""
-        self.outage = Outage(observers)
-        self._threaded = heartbeat_thread
-        self._thread: RenewerThread | None = None
-        self._beat: asyncio.Task[None] | None = None
-        self._carrying: list[asyncio.Task[None]] = []
-        self.started = 0.0
-        """When it was started, by the loop's clock."""
-        self._nudged: float | None = None
-        """The first nudge that has not moved all trips, or the last one, by the loop's clock."""
+    started = 0.0
+    """When it was started, by the loop's clock."""
+    _thread: RenewerThread | None = None
+    _beat: asyncio.Task[None] | None = None
+    _carrying: Sequence[asyncio.Task[None]] = ()
+    _nudged: float | None = None
+    """The first nudge that has not moved all trips, or the last one, by the loop's clock."""
 
     # -- putting it together
-
-    def request(self, want: frozenset[str] | None) -> Claim:
-        """The claim that claimers start from. Jobs that come without sections may weigh anything."""
-        claim = Claim(self.holder, self.queues, 0, int(self.leases.lease * 1e6), want, self.last_chance)
-        return replace(claim, max_bytes=_ANYTHING) if want is not None and not want else claim
-
-    @property
-    def poll(self) -> float:
-        """Seconds between two looks without a hint."""
-        worker = self.settings.worker
-        return micros(worker.poll_blind if self.backend.hints is None else worker.poll) / 1e6
 
     def loader(self, consumer: Consumer, sections: Sections, *, together: bool = False) -> Loader | None:
         """The stage before the consumer that loads sections, if there is an object store. ``sections``: which of them
         jobs of a task come with. ``together``: jobs of one claim stay together."""
         if self.stowage is None:
             return None
-        return Loader(
-            self.stowage,
-            self.backend,
-            self.clock,
-            self.rng,
-            self.observers,
-            self.leases,
-            consumer,
-            self.judge,
-            self.settler,
-            sections,
-            self.bell,
-            together=together,
-        )
+        return Loader(self, self.stowage, consumer, sections, together=together)
 
     def attach(
         self,
@@ -147,16 +66,8 @@ class Exchange:
         """The consumer and its claimer. ``trips``: how many at once at most, if that matters. ``refuse``: what follows
         when the store rejects a settlement. ``room``: keeps what has ended within its bounds."""
         self.claimer = claimer
-        self._orders = Orders(self.leases, consumer, claimer, self.settler, self.judge)
-        self.renewer = Renewer(
-            self.leases,
-            self.clock,
-            consumer,
-            self._orders,
-            holder=self.holder,
-            worker=self.name,
-            queues=self.queues,
-        )
+        self._orders = Orders(self, consumer, claimer)
+        self.renewer = Renewer(self, consumer, self._orders)
         self.trips = self._make_trips(self.backend.limits.trips if trips is None else trips, refuse, room)
 
     def _make_trips(self, count: int, refuse: Refuse, room: HardBounds | None) -> list[Trips]:
@@ -166,20 +77,8 @@ class Exchange:
         else:
             pairs = [(self.settler, None), (None, self.claimer)]
         stowage = self.stowage
-        make = partial(
-            Trips,
-            self.backend,
-            self.clock,
-            self.rng,
-            self.observers,
-            self.outage,
-            refuse=refuse,
-            renewer=self.renewer,
-            bell=self.bell,
-            lease=self.leases.lease,
-            stow=None if stowage is None else partial(stowage.stow_settlements, leased=self.leases.job),
-            room=room,
-        )
+        stow = None if stowage is None else partial(stowage.stow_settlements, leased=self.leases.job)
+        make = partial(Trips, self, refuse=refuse, renewer=self.renewer, stow=stow, room=room)
         trips = [make(settler=settler, claimer=claimer) for settler, claimer in pairs]
         if self.backend.tx is not None:
             trips.append(make(settler=self.settler, claimer=None, apart=True, room=None))
@@ -192,7 +91,7 @@ class Exchange:
         self.started = asyncio.get_running_loop().time()
         self._orders.start()
         self.sender.start()
-        self._thread = RenewerThread(self.renewer, self.backend) if self._threaded else None
+        self._thread = RenewerThread(self.renewer, self.backend) if self.heartbeat_thread else None
         if self._thread:
             self._thread.start()
 

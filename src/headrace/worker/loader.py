@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from random import Random
 
 from msgspec.structs import replace
 
 from headrace.core.alerts import Alert
-from headrace.core.clock import Clock
-from headrace.core.events import Event, EventKind, Observers
+from headrace.core.events import Event, EventKind
 from headrace.core.tasks import Tasks
 from headrace.errors import HeadraceError, ObjectMissing, ObjectsUnavailable, Unavailable
 from headrace.payloads.reference import referred_size
 from headrace.payloads.segments import in_parts
 from headrace.payloads.stowage import Loaded, Stowage
-from headrace.seam.protocol import Backend
 from headrace.seam.records import JobId, Leased
 from headrace.seam.references import is_reference
 from headrace.types import SECTIONS
-from headrace.worker.bell import Bell
 from headrace.worker.consumer import Consumer
-from headrace.worker.judge import OBJECTS_REST, UNUSABLE, Judge
-from headrace.worker.leases import Leases
-from headrace.worker.settler import Settler
+from headrace.worker.judge import OBJECTS_REST, UNUSABLE
+from headrace.worker.kit import Kit
 
 log = logging.getLogger("headrace")
 
@@ -51,20 +46,7 @@ class Loader:
     """
 
     def __init__(
-        self,
-        stowage: Stowage,
-        backend: Backend,
-        clock: Clock,
-        rng: Random,
-        observers: Observers,
-        leases: Leases,
-        consumer: Consumer,
-        judge: Judge,
-        settler: Settler,
-        sections: Sections,
-        bell: Bell,
-        *,
-        together: bool = False,
+        self, kit: Kit, stowage: Stowage, consumer: Consumer, sections: Sections, *, together: bool = False
     ) -> None:
         """``together``: jobs of one claim are delivered together, even if only some have sections to be loaded."""
         self._together = together
@@ -74,16 +56,10 @@ class Loader:
         self._fits = _ANY
         """How many jobs a claim may ask for; fewer after one whose sections weighed too much."""
         self._sections = sections
-        self._bell = bell
         self._stowage = stowage
-        self._backend = backend
-        self._clock = clock
-        self._rng = rng
-        self._observers = observers
-        self._leases = leases
         self._consumer = consumer
-        self._judge = judge
-        self._settler = settler
+        self._kit = kit
+        self._judge, self._settler, self._observers = kit.judge, kit.settler, kit.observers
         self._tasks = Tasks()
         self.away = ""
         """Why jobs could not be loaded the last time; empty: they could."""
@@ -138,7 +114,7 @@ class Loader:
 
     def _give_all_back(self) -> None:
         for job in self._loading.values():
-            if self._leases.current(job.id, job.epoch):
+            if self._kit.leases.current(job.id, job.epoch):
                 event = Event(EventKind.RELEASED, *_about(job), tenant=job.tenant, detail=_STOPPED)
                 settlement = self._judge.release(job.id, job.epoch, unbegun=not job.begun)
                 self._settler.add(settlement, event if self._observers else None)
@@ -162,7 +138,7 @@ class Loader:
         finally:
             if self._open:
                 self._forget(jobs)
-                self._bell.ring()
+                self._kit.bell.ring()
         if together:
             self._forget(together)
             self._consumer.deliver(together)
@@ -188,7 +164,7 @@ class Loader:
         found = await self._stowage.load([job.cells for job in jobs])
         gone = [i for i, cells in enumerate(found) if any(isinstance(cell, ObjectMissing) for cell in cells.values())]
         if gone:
-            records = await self._backend.fetch([jobs[i].id for i in gone], _SECTIONS, self._clock.stamp())
+            records = await self._kit.backend.fetch([jobs[i].id for i in gone], _SECTIONS, self._kit.clock.stamp())
             moved = {i: record.cells for i, record in zip(gone, records, strict=True) if record is not None}
             again = await self._stowage.load(list(moved.values()))
             found = [dict(zip(moved, again, strict=True)).get(i, cells) for i, cells in enumerate(found)]
@@ -196,7 +172,7 @@ class Loader:
 
     def _loaded(self, job: Leased, cells: Loaded) -> Leased | None:
         """The job with its cells; or None, and it is settled."""
-        if not self._leases.current(job.id, job.epoch):
+        if not self._kit.leases.current(job.id, job.epoch):
             self._forget([job])
             return None
         wrong = [cell for cell in cells.values() if isinstance(cell, HeadraceError)]
@@ -215,7 +191,7 @@ class Loader:
             self.away = str(error)
             sentence = f"jobs wait, because the object store is away: {error}"
             self._observers.alert(Alert.OBJECTS_AWAY, "load", sentence, error=error)
-        delay = int(OBJECTS_REST * (0.5 + self._rng.random()))
+        delay = int(OBJECTS_REST * (0.5 + self._kit.rng.random()))
         event = _event(EventKind.RELEASED, job, error) if self._observers else None
         self._settler.add(self._judge.release(job.id, job.epoch, delay=delay, unbegun=not job.begun), event)
 

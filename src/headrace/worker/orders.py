@@ -9,20 +9,16 @@ from headrace.core.tasks import Tasks
 from headrace.seam.records import JobId, Leased, Renewed
 from headrace.worker.claimer import Claimer
 from headrace.worker.consumer import Consumer
-from headrace.worker.judge import Judge
-from headrace.worker.leases import Leases
-from headrace.worker.settler import Settler
+from headrace.worker.kit import Kit
 
 
 class Orders:
     """Leases that are lost, jobs to be cancelled, queues that are paused, and leases that this worker does not know."""
 
-    def __init__(self, leases: Leases, consumer: Consumer, claimer: Claimer, settler: Settler, judge: Judge) -> None:
-        self._leases = leases
+    def __init__(self, kit: Kit, consumer: Consumer, claimer: Claimer) -> None:
+        self._leases, self._settler, self._judge = kit.leases, kit.settler, kit.judge
         self._consumer = consumer
         self._claimer = claimer
-        self._settler = settler
-        self._judge = judge
         self._tasks = Tasks()
         self._loop: asyncio.AbstractEventLoop | None = None
 

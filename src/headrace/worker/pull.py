@@ -105,24 +105,12 @@ class Pull:
 
     def _start(self, exchange: Exchange) -> None:
         self._exchange, self.packer = exchange, exchange.packer
-        self._takers = takers = Takers(
-            exchange.leases,
-            exchange.settler,
-            exchange.judge,
-            exchange.observers,
-            exchange.clock,
-            batch=self.batch,
-            last_chance=exchange.last_chance,
-        )
+        self._takers = takers = Takers(exchange, self.batch)
         self._loader = loader = exchange.loader(takers, lambda task: self._want, together=True)
         self._claimer = PullClaimer(
-            exchange.request(self._want),
-            exchange.leases,
-            exchange.settler,
+            exchange,
+            self._want,
             takers,
-            exchange.bell,
-            exchange.rng,
-            poll=exchange.poll,
             takers=takers,
             loading=int if loader is None else loader.loading,
             deliver=None if loader is None else loader.deliver,

@@ -6,19 +6,18 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from random import Random
 
 from msgspec.structs import replace
 
-from headrace.core.clock import Clock
-from headrace.core.events import Event, EventKind, Observers
+from headrace.core.durations import micros
+from headrace.core.events import Event, EventKind
 from headrace.core.slow_calls import timed
 from headrace.errors import Unavailable
-from headrace.seam.protocol import Backend
 from headrace.seam.records import Reap, Reaped
 from headrace.text import reason_in_words
 from headrace.types import JobState
 from headrace.worker.claimer import Claimer
+from headrace.worker.kit import Kit
 
 log = logging.getLogger("headrace")
 
@@ -37,17 +36,10 @@ class Reaper:
 
     def __init__(
         self,
-        backend: Backend,
-        clock: Clock,
-        rng: Random,
-        observers: Observers,
-        *,
-        every: float,
-        max_lost: int,
-        lease: float,
-        holder: str,
-        gap: float,
+        kit: Kit,
         claimer: Claimer,
+        *,
+        gap: float,
         guest_of: frozenset[str] | None = None,
         ended: Callable[[JobState, int], None] = lambda state, count: None,
     ) -> None:
@@ -55,18 +47,15 @@ class Reaper:
         many jobs it has ended."""
         self._guest_of = guest_of
         self._ended = ended
-        self._backend = backend
-        self._clock = clock
-        self._rng = rng
-        self._observers = observers
-        self._every = every
+        self._backend, self._clock, self._rng, self._observers = kit.backend, kit.clock, kit.rng, kit.observers
+        self._every = micros(kit.settings.worker.reap) / 1e6
         self._claimer = claimer
         self._request = Reap(
-            holder=holder,
+            holder=kit.holder,
             gap=int(gap * 1e6),
-            steady=int(lease / 2 * 1e6),
-            max_lost=max_lost,
-            spread=int(every * 1e6),
+            steady=int(kit.leases.lease / 2 * 1e6),
+            max_lost=kit.settings.worker.max_lost,
+            spread=int(self._every * 1e6),
         )
 
     async def run(self, *, at_once: bool = False) -> None:

@@ -9,13 +9,12 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from headrace.core.clock import Clock
 from headrace.core.progress import pack_progress
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Beat, JobId, Renewed
 from headrace.worker.consumer import Consumer
-from headrace.worker.leases import Leases
+from headrace.worker.kit import Kit
 from headrace.worker.orders import Orders
 
 log = logging.getLogger("headrace")
@@ -35,26 +34,13 @@ class Renewer:
     If the store is away, or does not answer in time, it is asked again. Only the store says that a lease is lost.
     """
 
-    def __init__(
-        self,
-        leases: Leases,
-        clock: Clock,
-        consumer: Consumer,
-        orders: Orders,
-        *,
-        holder: str,
-        worker: str,
-        queues: tuple[str, ...],
-    ) -> None:
-        self._leases = leases
-        self._clock = clock
-        self._holder = holder
-        self._worker = worker
-        self._queues = queues
+    def __init__(self, kit: Kit, consumer: Consumer, orders: Orders) -> None:
+        self._leases = kit.leases
+        self._kit = kit
         self._consumer = consumer
         self._orders = orders
         self._doubtful: list[tuple[JobId, int]] = []
-        self._every = leases.lease / _BEATS_PER_LEASE
+        self._every = kit.leases.lease / _BEATS_PER_LEASE
         self.timeout = max(self._every, _SHORTEST_TIMEOUT)
         """Seconds in which the store must answer."""
         self._soon: asyncio.Event | None = None
@@ -179,7 +165,7 @@ class Renewer:
             return
 
     async def _leave(self, backend: Backend) -> None:
-        beat = Beat(self._holder, self._worker, self._queues, self._lease_micros, leaving=True)
+        beat = Beat(self._kit.holder, self._kit.name, self._kit.queues, self._lease_micros, leaving=True)
         try:
             await self._ask(backend, beat)
         except (Unavailable, TimeoutError):
@@ -187,7 +173,7 @@ class Renewer:
 
     async def _ask(self, backend: Backend, beat: Beat) -> Renewed:
         async with asyncio.timeout(self.timeout):
-            return await backend.renew(beat, self._clock.stamp())
+            return await backend.renew(beat, self._kit.clock.stamp())
 
     @property
     def _lease_micros(self) -> int:
@@ -201,9 +187,9 @@ class Renewer:
         self, leases: list[tuple[JobId, int]], *, census: bool = False, progress: Mapping[JobId, bytes] = NOTHING
     ) -> Beat:
         return Beat(
-            self._holder,
-            self._worker,
-            self._queues,
+            self._kit.holder,
+            self._kit.name,
+            self._kit.queues,
             self._lease_micros,
             leases,
             ttl=self._lease_micros,

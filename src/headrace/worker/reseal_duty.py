@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from random import Random
 
-from headrace.core.clock import Clock
 from headrace.errors import Unavailable
 from headrace.keeping.resealer import Resealed, Resealer
 from headrace.keeping.share import Share
 from headrace.payloads.keyring import Keyring
-from headrace.payloads.stowage import Stowage
 from headrace.schedules.template_seals import TemplateSeals
-from headrace.seam.protocol import Backend
+from headrace.worker.kit import Kit
 
 log = logging.getLogger("headrace")
 
@@ -26,24 +23,11 @@ _CLEAN = 86_400.0
 class ResealDuty:
     """Walks over all jobs and schedules now and then. The workers that are listed share the jobs out among them."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        keyring: Keyring,
-        stowage: Stowage | None,
-        clock: Clock,
-        rng: Random,
-        *,
-        worker: str,
-        every: float,
-        unsealed: bool,
-    ) -> None:
-        self._backend = backend
-        self._clock = clock
-        self._rng = rng
-        self._worker = worker
+    def __init__(self, kit: Kit, keyring: Keyring, *, every: float, unsealed: bool) -> None:
+        self._kit = kit
         self._every = every
-        self._resealer = Resealer(backend, keyring, stowage, clock, unsealed=unsealed)
+        backend, clock = kit.backend, kit.clock
+        self._resealer = Resealer(backend, keyring, kit.stowage, clock, unsealed=unsealed)
         self._templates = (
             None if backend.ticks is None else TemplateSeals(backend.ticks, keyring, clock, unsealed=unsealed)
         )
@@ -52,7 +36,7 @@ class ResealDuty:
         """Walk until cancelled. What fails is tried again."""
         rest = self._every
         while True:
-            await asyncio.sleep(rest * (0.75 + self._rng.random() / 2))
+            await asyncio.sleep(rest * (0.75 + self._kit.rng.random() / 2))
             rest = self._every
             try:
                 done = await self.walk()
@@ -75,6 +59,6 @@ class ResealDuty:
         return done
 
     async def _share(self) -> Share:
-        stats = await self._backend.stats(self._clock.stamp(), queues=())
+        stats = await self._kit.backend.stats(self._kit.clock.stamp(), queues=())
         listed = sorted({one.worker for one in stats.workers})
-        return Share(listed.index(self._worker), len(listed)) if self._worker in listed else Share()
+        return Share(listed.index(self._kit.name), len(listed)) if self._kit.name in listed else Share()

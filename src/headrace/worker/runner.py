@@ -17,11 +17,9 @@ from headrace.core.tasks import Tasks
 from headrace.seam.records import JobId, Leased
 from headrace.text import shown
 from headrace.worker.attempt import Attempts
-from headrace.worker.bell import Bell
 from headrace.worker.current import running, saying
 from headrace.worker.deadlines import Deadlines
-from headrace.worker.leases import Leases
-from headrace.worker.settler import Settler
+from headrace.worker.kit import Kit
 from headrace.worker.slot import Slot, StopReason
 
 log = logging.getLogger("headrace")
@@ -39,22 +37,11 @@ _DOWN = 1.0
 class Runner:
     """Runs the jobs that the claimer delivers."""
 
-    def __init__(
-        self,
-        attempts: Attempts,
-        leases: Leases,
-        settler: Settler,
-        *,
-        slots: int,
-        last_chance: int,
-        bell: Bell,
-    ) -> None:
+    def __init__(self, attempts: Attempts, kit: Kit) -> None:
         self._attempts = attempts
-        self._leases = leases
-        self._settler = settler
-        self._slots = slots
-        self._last_chance = last_chance
-        self._bell = bell
+        self._leases, self._settler, self._bell = kit.leases, kit.settler, kit.bell
+        self._slots = kit.settings.worker.concurrency
+        self._last_chance = kit.last_chance
         self._buffer: deque[Leased] = deque()
         self._alone = False
         sizes = [handler.batch_size for handler in attempts.handlers.values()]

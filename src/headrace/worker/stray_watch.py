@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from headrace.core.alerts import Alert
-from headrace.core.events import Observers
 from headrace.text import shown
-from headrace.worker.bell import Bell
+from headrace.worker.kit import Kit
 from headrace.worker.runner import Runner
 from headrace.worker.strays import Strays
 
@@ -16,15 +15,11 @@ _PER_SLOT = 4
 class StrayWatch:
     """Watches the strays of one worker."""
 
-    def __init__(
-        self, strays: Strays, runner: Runner, observers: Observers, bell: Bell, *, worker: str, slots: int
-    ) -> None:
+    def __init__(self, strays: Strays, runner: Runner, kit: Kit) -> None:
         self._strays = strays
         self._runner = runner
-        self._observers = observers
-        self._worker = worker
-        self._bell = bell
-        self._most = _PER_SLOT * slots
+        self._observers, self._worker, self._bell = kit.observers, kit.name, kit.bell
+        self._most = _PER_SLOT * kit.settings.worker.concurrency
         strays.watcher = self
 
     def __len__(self) -> int:

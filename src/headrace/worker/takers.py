@@ -6,17 +6,15 @@ import asyncio
 from collections.abc import Iterable
 from uuid import UUID
 
-from headrace.core.clock import Clock
-from headrace.core.events import EventKind, Observers
+from headrace.core.events import EventKind
 from headrace.errors import Unavailable
 from headrace.schedules.tick_notes import at_most_once
 from headrace.seam.records import JobId, Leased, Settlement
 from headrace.types import JobState
 from headrace.worker.attempt_events import AttemptEvents
-from headrace.worker.judge import NOT_AGAIN, Judge
-from headrace.worker.leases import Leases
+from headrace.worker.judge import NOT_AGAIN
+from headrace.worker.kit import Kit
 from headrace.worker.pulled_job import Held
-from headrace.worker.settler import Settler
 from headrace.worker.slot import StopReason
 
 
@@ -40,29 +38,17 @@ class Takers:
     """Hands claimed jobs to the callers that wait, first come first served, and knows what they hold. What comes when
     nobody waits any more goes back to the store at once."""
 
-    def __init__(
-        self,
-        leases: Leases,
-        settler: Settler,
-        judge: Judge,
-        observers: Observers,
-        clock: Clock,
-        *,
-        batch: int,
-        last_chance: int,
-    ) -> None:
-        self._leases = leases
-        self._settler = settler
-        self._judge = judge
-        self.events = AttemptEvents(observers, clock)
-        self._last_chance = last_chance
+    def __init__(self, kit: Kit, batch: int) -> None:
+        self._leases, self._settler, self._judge = kit.leases, kit.settler, kit.judge
+        self.events = AttemptEvents(kit.observers, kit.clock)
+        self._last_chance = kit.last_chance
         self.alive = batch
         self.held: dict[JobId, Held] = {}
         """Those that were handed out and are not settled, by id."""
         self._waiting: list[Taker] = []
         self.active = 0.0
         """When a caller last came, or had an answer, by the loop's clock."""
-        settler.hears = self._answered
+        kit.settler.hears = self._answered
 
     # -- callers
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from random import Random
 
 from headrace.core.backoff import Backoff
-from headrace.core.clock import Clock
-from headrace.core.events import Event, EventKind, Observers
+from headrace.core.events import Event, EventKind
 from headrace.core.slow_calls import took
 from headrace.errors import BackendError, ConfigError, PartlyUnavailable, PayloadError, Rejected, Unavailable
 from headrace.keeping.hard_bounds import HardBounds, Loads
-from headrace.seam.protocol import Backend
 from headrace.seam.records import Claimed, JobId, Record, Settlement
 from headrace.types import JobState
-from headrace.worker.bell import Bell
 from headrace.worker.claimer import Claimer
-from headrace.worker.outage import Outage
+from headrace.worker.kit import Kit
 from headrace.worker.renewer import Renewer
 from headrace.worker.settler import Settler
 
@@ -45,36 +41,26 @@ class Trips:
 
     def __init__(
         self,
-        backend: Backend,
-        clock: Clock,
-        rng: Random,
-        observers: Observers,
-        outage: Outage,
+        kit: Kit,
         *,
         settler: Settler | None,
         claimer: Claimer | None,
         refuse: Refuse,
         renewer: Renewer,
-        bell: Bell,
-        lease: float,
         stow: Stow | None = None,
         room: HardBounds | None = None,
         apart: bool = False,
     ) -> None:
         self._take = None if settler is None else settler.take_apart if apart else settler.take
-        self._backend = backend
-        self._clock = clock
-        self._backoff = Backoff(rng)
-        self._observers = observers
-        self._outage = outage
+        self._backend, self._clock, self._observers = kit.backend, kit.clock, kit.observers
+        self._outage, self._bell, self._lease = kit.outage, kit.bell, kit.leases.lease
+        self._backoff = Backoff(kit.rng)
         self._settler = settler
         self._claimer = claimer
         self._refuse = refuse
         self._renewer = renewer
-        self._lease = lease
         self._stow = stow
         self._room = room
-        self._bell = bell
         self.beat = 0.0
         """When the store last answered, by the loop's clock."""
         self.asking_since: float | None = None

@@ -55,19 +55,13 @@ class Worker:
         self._exchange = exchange
         self.name = exchange.name
         self._settings = settings = exchange.settings
-        self._observers = observers = exchange.observers
+        self._observers = exchange.observers
         self._guest = guest
         """Whether it leaves the duties to other workers."""
         self._stop = asyncio.Event()
         self._burst = False
-        slots, bell = settings.worker.concurrency, exchange.bell
-        attempts = self._make_attempts(handlers)
-        self._runner = Runner(
-            attempts, exchange.leases, exchange.settler, slots=slots, last_chance=exchange.last_chance, bell=bell
-        )
-        self._strays = StrayWatch(
-            Strays() if strays is None else strays, self._runner, observers, bell, worker=self.name, slots=slots
-        )
+        self._runner = Runner(Attempts(handlers, exchange), exchange)
+        self._strays = StrayWatch(Strays() if strays is None else strays, self._runner, exchange)
         self._loader = exchange.loader(self._runner, partial(sections_of, handlers))
         self._claimer = self._make_claimer(handlers, helper, helped)
         # Of two claims at once, either may get the earlier jobs. A single slot must run them strictly in order.
@@ -75,43 +69,22 @@ class Worker:
         exchange.attach(
             self._runner,
             self._claimer,
-            trips=None if slots > 1 else 1,
+            trips=None if settings.worker.concurrency > 1 else 1,
             refuse=self._refused,
             room=retention.between(exchange.leases.job),
         )
         self._trips = exchange.trips
         self._duties = Duties(exchange, retention, guest=guest, intervals=intervals, trackers=trackers)
 
-    def _make_attempts(self, handlers: Mapping[str, Handler]) -> Attempts:
-        exchange = self._exchange
-        return Attempts(
-            handlers,
-            exchange.judge,
-            exchange.packer,
-            exchange.settler,
-            exchange.leases.entrusted,
-            exchange.observers,
-            exchange.clock,
-            exchange.holder,
-            exchange.reader.read,
-            exchange.leases.say,
-            exchange.sender,
-            exchange.name,
-        )
-
     def _make_claimer(self, handlers: Mapping[str, Handler], helper: Helper | None, helped: Helped | None) -> Claimer:
         make = Claimer if helped is None else partial(HelperClaimer, helped=helped)
-        exchange, worker = self._exchange, self._settings.worker
+        worker = self._settings.worker
         return make(
-            exchange.request(wanted(handlers.values())),
-            exchange.leases,
-            exchange.settler,
+            self._exchange,
+            wanted(handlers.values()),
             self._runner,
-            exchange.bell,
-            exchange.rng,
             slots=worker.concurrency,
             prefetch=worker.prefetch,
-            poll=exchange.poll,
             strays=self._strays,
             companions=self._runner.companions,
             helper=helper,
