@@ -15,7 +15,16 @@ from headrace.testing.conformance import BackendConformance
 
 HOME = Path(headrace.__file__).parent
 LONGEST_FUNCTION = 60
+LONGEST_SQL_FUNCTION = 120
 LONGEST_SCRIPT = 300
+WIDEST = 160
+"""Characters of a line of SQL or Lua; those of Python are ruff's to count."""
+SQL_FUNCTION = re.compile(
+    r"^CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE) (\w+)"
+    r"(?:[^;]*?\$\$.*?\$\$;|[^;$]*?\bAS\s*'(?:[^']|'')*';|[^;$]*?\bRETURN\b[^;]*;)",
+    re.MULTILINE | re.DOTALL,
+)
+"""To its end: a body between dollars, one between quotation marks, or a single expression."""
 MOST_LAYERS = 8
 
 
@@ -35,6 +44,34 @@ def test_no_function_is_long() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _lines(node) > LONGEST_FUNCTION
     ]
     assert not long, f"more than {LONGEST_FUNCTION} lines: split them into steps with names"
+
+
+def test_no_function_of_sql_is_long() -> None:
+    scripts = {path.name: path.read_text("utf-8") for path in sorted(HOME.rglob("*.sql"))}
+    found = {name: list(SQL_FUNCTION.finditer(script)) for name, script in scripts.items()}
+    made = {
+        name: len(re.findall(r"\bCREATE\b.*\b(?:FUNCTION|PROCEDURE)\b", script)) for name, script in scripts.items()
+    }
+    assert sum(made.values()) > 300
+    assert {name: len(functions) for name, functions in found.items()} == made, "a function that was not looked at"
+    long = [
+        f"{name} {function[1]}: {lines} lines"
+        for name, functions in found.items()
+        for function in functions
+        if (lines := function[0].count("\n") + 1) > LONGEST_SQL_FUNCTION
+    ]
+    assert not long, f"more than {LONGEST_SQL_FUNCTION} lines: split them into steps with names"
+
+
+def test_no_line_of_sql_or_lua_is_wide() -> None:
+    wide = [
+        f"{path.relative_to(HOME)}:{number}"
+        for path in sorted(HOME.rglob("*"))
+        if path.suffix in (".sql", ".lua")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        if len(line) > WIDEST
+    ]
+    assert not wide
 
 
 def test_no_test_of_the_conformance_suite_hides_another() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -14,7 +13,6 @@ from msgspec.structs import replace
 
 from headrace.backends.postgres import PostgresBackend, bulk
 from headrace.backends.postgres.composites import NOTICE, NOTICES, TYPES, Columns, job_row, job_rows
-from headrace.backends.postgres.schema import migrations
 from headrace.seam.instants import to_datetime
 from headrace.seam.policy import STORE, Policy
 from headrace.seam.records import Claim, InsertStatus, Settlement
@@ -22,11 +20,6 @@ from headrace.testing.conformance.base import job_id, row
 from headrace.testing.conformance.references import ref
 from headrace.types import SECTIONS, JobState
 from tests.postgres import server
-
-_FUNCTION = re.compile(
-    r"^CREATE FUNCTION (\w+)(?:(?!^CREATE ).)*?(?:\bAS\s*(\$\$|').*?\2|^RETURN[^;]*);$", re.MULTILINE | re.DOTALL
-)
-_LONGEST = 120
 
 
 @pytest.fixture
@@ -220,13 +213,3 @@ async def test_the_view_of_jobs_has_the_instant_of_the_last_change(url: str) -> 
     assert found == {UUID(bytes=one.id): to_datetime(one.last_transition) for one in records if one is not None}
     assert len(set(found.values())) == 3
     await backend.close()
-
-
-def test_no_function_is_too_long_to_be_read_in_one_go() -> None:
-    long = {
-        found[1]: lines
-        for step in migrations()
-        for found in _FUNCTION.finditer(step.script)
-        if (lines := found[0].count("\n") + 1) > _LONGEST
-    }
-    assert not long

@@ -674,7 +674,12 @@ BEGIN
     RETURN QUERY
     SELECT
         n.ord::integer,
-        (CASE WHEN n.ord = ANY (v_replaced) THEN 5 WHEN n.owner IS NULL OR (n.owner = n.id AND NOT n.alone) THEN 1 WHEN e.state = 3 THEN 3 ELSE 2 END)::smallint,
+        (CASE
+            WHEN n.ord = ANY (v_replaced) THEN 5
+            WHEN n.owner IS NULL OR (n.owner = n.id AND NOT n.alone) THEN 1
+            WHEN e.state = 3 THEN 3
+            ELSE 2
+        END)::smallint,
         coalesce(e.id, n.owner),
         coalesce(e.state, 3::smallint),
         coalesce(e.attempt, 0),

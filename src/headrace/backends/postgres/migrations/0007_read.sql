@@ -143,7 +143,8 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT q.name, q.paused_until > v_now, coalesce(w.available, 0),
-        CASE WHEN h.scheduled < p_cap THEN h.scheduled ELSE beyond_due(v_now, q.qid, p_cap, w.available) END, coalesce(w.running, 0), coalesce(w.jobs_paused, 0),
+        CASE WHEN h.scheduled < p_cap THEN h.scheduled ELSE beyond_due(v_now, q.qid, p_cap, w.available) END,
+        coalesce(w.running, 0), coalesce(w.jobs_paused, 0),
         coalesce(w.completed, 0), coalesce(w.cancelled, 0), coalesce(w.failed, 0), h.oldest,
         CASE WHEN q.paused_until > v_now AND q.paused_until < 9007199254740991 THEN q.paused_until END, NULL::integer
     FROM all_queues AS q LEFT JOIN (

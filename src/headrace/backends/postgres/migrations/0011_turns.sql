@@ -1090,7 +1090,10 @@ CREATE FUNCTION alone_for(turn turns, rule policies, p_holder text, p_tid bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN (
-        SELECT coalesce((x.counts[2] - x.counts[1] + rule.tenant_batch - 1) / rule.tenant_batch * rule.tenant_batch, p_left / rule.tenant_batch * rule.tenant_batch + rule.tenant_batch)
+        SELECT coalesce(
+            (x.counts[2] - x.counts[1] + rule.tenant_batch - 1) / rule.tenant_batch * rule.tenant_batch,
+            p_left / rule.tenant_batch * rule.tenant_batch + rule.tenant_batch
+        )
         FROM (
             SELECT array_agg(o.count) AS counts, array_agg(o.tid) AS tids FROM (
                 (  -- tenants_awake

@@ -1,7 +1,8 @@
 -- Runs a claim and puts its answer together.
 -- ARGV from ``first``: holder, queue names (msgpack), limit, lease_for, lost_below, max_bytes, wanted sections (a bit for each). Answers: ids,
--- jobs, states, replaced cells, errors, the names of the queues by number, the time until there may be more (-1: unknown), whether a job was passed over (2: and this
--- holder is to make room for it), expired jobs, and how many bytes there is still room for.
+-- jobs, states, replaced cells, errors, the names of the queues by number, the time until there may be more (-1: unknown),
+-- whether a job was passed over (2: and this holder is to make room for it), expired jobs, and how many bytes there is still
+-- room for.
 
 local answer_claim
 

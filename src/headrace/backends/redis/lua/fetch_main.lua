@@ -1,7 +1,7 @@
 -- Reads records of jobs.
 -- ARGV: now or '', ids (16 bytes each), {queue, key} of those named by key (msgpack), whether errors and results are wanted ('1'),
--- and which sections (a bit for each). Answers now; for each name: id, job, state, replaced cells, error, result, worker, run_at of a job that was never leased, and progress; or
--- nothing; then the names of the queues by number.
+-- and which sections (a bit for each). Answers now; for each name: id, job, state, replaced cells, error, result, worker,
+-- run_at of a job that was never leased, and progress; or nothing; then the names of the queues by number.
 
 local now = clock(ARGV[1])
 local ids, want = ids_in(ARGV[2]), tonumber(ARGV[6])

@@ -89,6 +89,7 @@ for i = 8, #ARGV do
         later = math.min(later, delayed)
         first = later < LAST and whole(later) or ''
     end
-    table.insert(told, {mode or '', feeds or '', look or '0', full or '0', first, left, whole(real - (tonumber(looked) or 0)), whole((tonumber(ends) or 0) - real)})
+    local since, rest = whole(real - (tonumber(looked) or 0)), whole((tonumber(ends) or 0) - real)
+    table.insert(told, {mode or '', feeds or '', look or '0', full or '0', first, left, since, rest})
 end
 return {'OK', jobs, told, bytes <= 0 and 1 or 0, whole(now), whole(tonumber(ARGV[6]) - bytes), floor}
