@@ -29,6 +29,17 @@ def test_a_full_batch_of_plain_rows_is_one_statement() -> None:
     assert len(Portions(COSTS).of_rows(rows(1_000, key="k"))) == 2
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_the_last_statement_of_a_large_batch_is_about_as_large_as_the_others(known: bool) -> None:
+    portions = Portions(COSTS)
+    if known:
+        portions.of_rows(rows(100))
+    found = sizes(portions.of_rows(rows(10_000)))
+    assert sum(found) == 10_000
+    assert len(found) == 4
+    assert min(found) > 2_400
+
+
 def test_rows_of_new_queues_and_groups_are_cut_in_order() -> None:
     for names in (
         {"queue": "q"},
@@ -74,9 +85,9 @@ def test_what_is_spawned_counts() -> None:
 def test_a_change_of_many_jobs_meets_each_once() -> None:
     ids = [job_id(n) for n in range(2 * FEW + 1)]
     assert [some.ids for some in of_selection(Selector(ids=ids * 2), FEW)] == [
-        ids[:FEW], ids[FEW : 2 * FEW], ids[2 * FEW :],
+        ids[:27], ids[27:54], ids[54:],
     ]  # fmt: skip
     keys = [JobKey("q", str(n)) for n in range(FEW + 1)]
-    assert sizes([some.keys for some in of_selection(Selector(keys=keys), FEW)]) == [FEW, 1]
+    assert sizes([some.keys for some in of_selection(Selector(keys=keys), FEW)]) == [21, 20]
     few = Selector(ids=ids[:2], keys=keys[:1])
     assert of_selection(few, FEW) == [few]

@@ -125,17 +125,21 @@ class Portions:
 
 
 def slices(items: Sequence[T], most: int) -> list[Sequence[T]]:
-    """Items in order, in batches of that size."""
-    return [items[first : first + most] for first in range(0, len(items), most)]
+    """Items in order, in as few batches of at most that size as can be, which are about equal: a small one at the end
+    would cost a commit of its own."""
+    size = -(-len(items) // max(-(-len(items) // most), 1))
+    return [items[first : first + size] for first in range(0, len(items), size or 1)]
 
 
 def cut(items: Sequence[T], cost_of: Callable[[T], int], budget: int) -> list[Sequence[T]]:
-    """Items in order, in batches that cost no more than the budget, or are one item."""
+    """Items in order, in batches that cost no more than the budget, or are one item; about equal, as ``slices`` are."""
+    costs = list(map(cost_of, items))
+    batches = -(-sum(costs) // budget)
+    share = min(budget, sum(costs) // max(batches, 1) + max(costs, default=0))
     found: list[Sequence[T]] = []
     first, total = 0, 0
-    for index, item in enumerate(items):
-        cost = cost_of(item)
-        if total + cost > budget and index > first:
+    for index, cost in enumerate(costs):
+        if total + cost > share and index > first:
             found.append(items[first:index])
             first, total = index, 0
         total += cost
