@@ -25,7 +25,8 @@ class MeasureUsage(Protocol):
     """Measures a store. The cost does not depend on how many jobs there are."""
 
     async def __call__(self) -> Usage:
-        """How many bytes the store takes up now, roughly. Of several servers, the fullest one."""
+        """How many bytes the store takes up now, roughly. Of several servers, the fullest one. Jobs that fill room
+        which others left may count some seconds later."""
 
 
 class KeepReserve(Protocol):
