@@ -12,6 +12,7 @@ import pytest
 
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.redis.shard import Shard
+from headrace.backends.sqlite import SqliteBackend, insertion
 from headrace.seam import records as r
 from headrace.seam.protocol import Backend
 from headrace.testing.conformance import BackendConformance
@@ -60,9 +61,19 @@ class TestRedis(BackendConformance):
         return Alone(valkey.stores.connect(place))
 
 
+class TestSqlite(BackendConformance):
+    capabilities = (
+        "durable", "hints", "ticks", "references", "documents", "archive", "tracks", "tables", "finish_and_claim",
+        "policies", "store_depth", "events", "journal", "parts", "usage", "transfers", "strict_order", "weighs_wanted",
+    )  # fmt: skip
+
+    def connect(self, place: Path) -> Backend:
+        return Alone(SqliteBackend(place / "jobs.db"))
+
+
 async def test_plain_rows_of_known_queues_take_the_short_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ways: Counter[str] = Counter()
-    value, run = PostgresBackend._value, Shard.run
+    value, run, alone = PostgresBackend._value, Shard.run, insertion._insert_alone
 
     async def counted_value(self: PostgresBackend, name: str, *given: Any) -> Any:
         ways[name] += 1
@@ -72,9 +83,15 @@ async def test_plain_rows_of_known_queues_take_the_short_way(monkeypatch: pytest
         ways[name] += 1
         return await run(self, name, *given, **more)
 
+    def counted_alone(*given: Any) -> bool:
+        stored = alone(*given)
+        ways["insert_one"] += stored
+        return stored
+
     monkeypatch.setattr(PostgresBackend, "_value", counted_value)
     monkeypatch.setattr(Shard, "run", counted_run)
-    for number, suite in enumerate([TestPostgres(), TestRedis()]):
+    monkeypatch.setattr(insertion, "_insert_alone", counted_alone)
+    for number, suite in enumerate([TestPostgres(), TestRedis(), TestSqlite()]):
         place = tmp_path / str(number)
         place.mkdir()
         store = suite.connect(place)
