@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,40 @@ class Transactions:
     def taken(self) -> list[int]:
         """Since it was last asked."""
         steps, self._steps, self._count = self._steps, [], 0
+        return steps
+
+
+class Reads:
+    """How many steps of SQLite's machine each read takes that is served from now on."""
+
+    def __init__(self, store: SqliteBackend) -> None:
+        assert store._reader is not None
+        assert store._reader._connection is not None
+        self._count = 0
+        self._steps: list[int] = []
+        store._reader._connection.set_progress_handler(self._step, 1)
+        self._submit = store._reader.submit
+        store._reader.submit = self._counting  # type: ignore[method-assign]
+
+    def _step(self) -> bool:
+        self._count += 1
+        return False
+
+    def _counting(self, command: Any) -> Any:
+        work = command.work
+
+        def counted(session: Any, now: int) -> Any:
+            before = self._count
+            found = work(session, now)
+            self._steps.append(self._count - before)
+            return found
+
+        command.work = counted
+        return self._submit(command)
+
+    def taken(self) -> list[int]:
+        """Since it was last asked."""
+        steps, self._steps = self._steps, []
         return steps
 
 
@@ -172,3 +206,39 @@ async def test_jobs_of_a_group_that_come_in_the_wrong_order_are_stored_in_short_
     await store.insert([row(n, group="h", **{how: first - n}) for n in range(1_000, 1_900)], T0)
     assert max(transactions.taken()) <= few * 1.5
     assert (await store.policies.group("q", "h")).called == (row(1_899).id,)
+
+
+@pytest.mark.parametrize("of", ["priorities", "queues", "tenants", "tasks of a tenant", "delayed jobs of many queues"])
+async def test_statistics_are_counted_in_short_steps(store: SqliteBackend, of: str) -> None:
+    made: dict[str, Callable[[int], dict[str, Any]]] = {
+        "priorities": lambda n: {"priority": n},
+        "queues": lambda n: {"queue": f"q{n}"},
+        "tenants": lambda n: {"tenant": f"t{n}"},
+        "tasks of a tenant": lambda n: {"task": f"t{n}"},
+        "delayed jobs of many queues": lambda n: {"queue": f"q{n % 10}", "delay": HOUR},
+    }
+    if of in ("tenants", "tasks of a tenant"):
+        await store.policies.save(Policy(queue="q", tenant_batch=1), T0)
+    reads = Reads(store)
+    most = []
+    for first, count in ((0, 6_000), (6_000, 12_000)):
+        await fill(store, [row(n, **made[of](n)) for n in range(first, first + count)])
+        reads.taken()
+        stats = await store.stats(T0 + SECOND)
+        most.append(max(reads.taken()))
+        assert sum(queue.available for queue in stats.queues) == first + count
+        assert {queue.oldest_due_age for queue in stats.queues} == ({None} if "delayed" in of else {SECOND})
+        named = await store.stats(T0 + SECOND, queues=[queue.queue for queue in stats.queues])
+        assert named.queues == stats.queues
+    assert most[1] <= most[0] * 1.2
+
+
+@pytest.mark.parametrize("governed", [False, True])
+async def test_the_job_that_has_waited_longest_is_found_wherever_it_is(store: SqliteBackend, governed: bool) -> None:
+    if governed:
+        await store.policies.save(Policy(queue="q", tenant_batch=1), T0)
+    await store.insert([row(0, priority=9_000, tenant="z", task="z")], T0 - SECOND)
+    await fill(store, [row(n, priority=n, tenant=f"t{n % 600}", task=f"t{n % 40}") for n in range(1, 3_000)])
+    await store.insert([row(3_000, queue="late", delay=HOUR)], T0 - HOUR - HOUR)
+    found = (await store.stats(T0)).queues
+    assert [(queue.queue, queue.oldest_due_age) for queue in found] == [("late", HOUR), ("q", SECOND)]

@@ -40,7 +40,7 @@ from headrace.backends.sqlite.reader import Reader
 from headrace.backends.sqlite.references import SqliteReferences
 from headrace.backends.sqlite.removals import SqliteRemovals
 from headrace.backends.sqlite.schema import wal_is_safe
-from headrace.backends.sqlite.stats import stats, usage_of
+from headrace.backends.sqlite.stats import Count, usage_of
 from headrace.backends.sqlite.tables import SqliteTables
 from headrace.backends.sqlite.ticks import SqliteTicks
 from headrace.backends.sqlite.tracks import SqliteTracks
@@ -301,8 +301,10 @@ class SqliteBackend(lock_guard.Watched):
         return await self._read(lambda session, now: selection.scan(session, sel, after, limit, now), at)
 
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
-        cap = self.limits.count_cap
-        return await self._read(lambda session, now: stats(session, queues, cap, now), at)
+        count = Count(queues, self.limits.count_cap)
+        while await self._read(count.step, at):
+            pass
+        return count.stats()
 
     async def _ends(self, state: JobState, after: Mark | None, limit: int, at: r.Stamp) -> tuple[list[End], int]:
         return await self._read(lambda session, now: ends(session, state, after, limit, now), at)
