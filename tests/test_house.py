@@ -50,7 +50,8 @@ def test_no_function_of_sql_is_long() -> None:
     scripts = {path.name: path.read_text("utf-8") for path in sorted(HOME.rglob("*.sql"))}
     found = {name: list(SQL_FUNCTION.finditer(script)) for name, script in scripts.items()}
     made = {
-        name: len(re.findall(r"\bCREATE\b.*\b(?:FUNCTION|PROCEDURE)\b", script)) for name, script in scripts.items()
+        name: len(re.findall(r"\bCREATE\b(?! TRIGGER).*\b(?:FUNCTION|PROCEDURE)\b", script))
+        for name, script in scripts.items()
     }
     assert sum(made.values()) > 300
     assert {name: len(functions) for name, functions in found.items()} == made, "a function that was not looked at"
