@@ -829,3 +829,20 @@ async def test_news_of_many_comes_in_small_parts(store: PostgresBackend) -> None
     with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
         [[most, jobs]] = connection.execute("SELECT max(cardinality(tids)), sum(cardinality(tids)) FROM news")
     assert (most, jobs) == (250, 1_000)
+
+
+@pytest.mark.parametrize("how", ["run_at", "delay"])
+async def test_jobs_of_a_group_that_come_in_the_wrong_order_are_stored_in_short_steps(
+    store: PostgresBackend, how: str
+) -> None:
+    """Each calls its group anew, and sends the job back that was called."""
+    assert await store.policies.save(Policy(queue="q", tenant_batch=1), T0)
+    first = T0 if how == "run_at" else DAY
+    await store.insert([row(n, group="g", **{how: first - n}) for n in range(900)], T0)
+    with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
+        [[most, told]] = connection.execute(
+            "SELECT max(n.told), sum(n.told) FROM (SELECT count(*) AS told FROM news GROUP BY xmin::text) AS n"
+        )
+    assert told > 900
+    assert most <= 250
+    assert (await store.policies.group("q", "g")).called == (job_id(899),)

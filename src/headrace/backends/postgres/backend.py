@@ -69,7 +69,7 @@ _CLAIMABLE = (r.InsertStatus.NEW, r.InsertStatus.REPLACED)
 _FULL = 4
 _LEFT, _NOT_PLAIN = b"\0\2", b"\0\3"
 """Answers of ``insert_one_v1``."""
-_COSTS = Costs(row=9, key=45, inbox=4, group=60, tenant=8, queue=130, completed=230, settled=230)
+_COSTS = Costs(row=9, key=45, inbox=4, group=60, tenant=8, queue=130, completed=230, settled=230, early=300)
 _CHANGED = 40
 """Jobs that one statement changes or takes back: one by one, as each may concern a key, a group and a tenant, and so
 takes up to a millisecond."""
