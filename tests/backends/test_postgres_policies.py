@@ -823,6 +823,27 @@ async def test_a_look_at_tenants_waits_for_nobody_and_changes_nothing(store: Pos
     }  # fmt: skip
 
 
+async def test_a_long_page_of_tenants_is_read_in_parts(store: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await store.policies.save(Policy(queue="q", tenant_running=5), T0)
+    names = sorted(f"t{n}" for n in range(1_300))
+    for first in range(0, 1_300, 650):
+        await store.insert([row(first + n, tenant=name) for n, name in enumerate(names[first : first + 650])], T0)
+    answered: list[int] = []
+    ask = store.policies._call
+
+    async def counted(*args: Any) -> Any:
+        rows = await ask(*args)
+        answered.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(store.policies, "_call", counted)
+    assert [one.tenant for one in await store.policies.tenants("q", limit=1_200, at=T0)] == names[:1_200]
+    assert [one.tenant for one in await store.policies.tenants("q", names, names[9], 5_000, at=T0)] == names[10:]
+    assert [one.tenant for one in await store.policies.tenants("q", after=names[1_290], at=T0)] == names[1_291:]
+    assert max(answered) <= 500
+    assert await store.policies.tenants("q", limit=0, at=T0) == []
+
+
 async def test_news_of_many_comes_in_small_parts(store: PostgresBackend) -> None:
     assert await store.policies.save(Policy(queue="q", tenant_running=5), T0)
     await store.insert([row(n, tenant=f"t{n}") for n in range(1_000)], T0)
