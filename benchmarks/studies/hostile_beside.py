@@ -205,6 +205,7 @@ CASES: dict[str, Case] = {
     "claim, expired jobs": expired(),
     "claim, expired jobs with keys and groups": expired(key="k", group="g"),
     "claim, expired jobs of tenants": expired(Policy(queue="q", tenant_batch=1), tenant="t"),
+    "claim, expired jobs of a tenant": expired(Policy(queue="q", tenant_batch=1)),
     "claim, beside tenants that others have": held_by_others,
     "alter, cancel all": alters_all(r.Cancel(), key="k", group="g"),
     "alter, move all": alters_all(r.Move("elsewhere"), key="k"),

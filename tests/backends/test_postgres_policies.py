@@ -867,3 +867,25 @@ async def test_jobs_of_a_group_that_come_in_the_wrong_order_are_stored_in_short_
     assert told > 900
     assert most <= 250
     assert (await store.policies.group("q", "g")).called == (job_id(899),)
+
+
+async def test_expired_jobs_of_many_tenants_are_cancelled_together(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", tenant_batch=1), T0)
+    for first in range(0, 1_200, 600):
+        await store.insert([row(n, tenant=f"t{n % 300}", expires=SECOND) for n in range(first, first + 600)], T0)
+    await store.insert([row(5_000, tenant="t7")], T0)
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={SCHEMA}") as connection:
+        while connection.execute("SELECT count(*) FROM tenants WHERE awake").fetchone() != (300,):
+            await store.claim(Claim("w", ("q",), 0, LEASE), T0)
+        claimed = await store.claim(Claim("w", ("q",), 1_000, LEASE), T0 + SECOND)
+        assert len(claimed.jobs) <= 1
+        assert 500 < len(claimed.expired) <= 1_000
+        [[told]] = connection.execute("SELECT count(*) FROM news WHERE kind = 3").fetchall()
+        assert told <= 3
+    jobs, expired = [*claimed.jobs], [*claimed.expired]
+    while claimed.next_in == 0:
+        claimed = await store.claim(Claim("w", ("q",), 1_000, LEASE), T0 + SECOND)
+        jobs += claimed.jobs
+        expired += claimed.expired
+    assert [job.id for job in jobs] == [job_id(5_000)]
+    assert len({job.id for job in expired}) == len(expired) == 1_200
