@@ -6,8 +6,9 @@ these. A line is flat when the 99th percentile of each call is at most twice tha
 keeps the server busy for longer than 50 ms; or, where a slow machine takes longer at the smallest size too, for twice
 as long as there. Beside it stands what the store itself counts, which the load of the machine hardly changes: pages
 that PostgreSQL touched, CPU time of Valkey's one thread, steps of SQLite's machine. A call that takes longer while its
-store does not do more is told as noise. All sizes of a line are filled first and then asked in turns, so that noise
-hits them alike.
+store does not do more is told as noise, and counts as flat. Of calls that name, or answer, as many things as there are,
+only the bound counts, and that is told too. All sizes of a line are filled first and then asked in turns, so that
+noise hits them alike.
 """
 
 from __future__ import annotations
@@ -216,6 +217,8 @@ def judged(line: Line, cells: Sequence[Cell]) -> list[Cell]:
         bound = BOUND if first.slowest <= BOUND else FACTOR * first.slowest  # then the machine is slow
         flat = (steady or more <= NOISE) and cell.slowest <= bound and not cell.note
         note = cell.note or ("noise" if flat and not steady else "")
+        if flat and times > FACTOR and cell.call in line.proportional:
+            note = "as many as there are"
         found.append(replace(cell, times=times, effort_times=more, flat=flat, note=note))
     return found
 
