@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.fleet import Servers
-from benchmarks.studies import flat, flat_crowds
+from benchmarks.studies import flat, flat_crowds, flat_producers
 from benchmarks.studies.flat_lines import Line, lines
 from benchmarks.studies.stores import STORES
 
@@ -40,6 +40,16 @@ def test_crowds_are_compared(servers: Servers) -> None:
     assert [crowd.unit for crowd in turns] == ["jobs/s", "jobs/s of CPU"]
     assert all(min(crowd.before, crowd.after) > 0 for crowd in turns)
     assert len(flat.crowds_table([*idle, *turns]).splitlines()) == 1 + len(idle) + 2
+
+
+def test_producers_are_compared(servers: Servers) -> None:
+    found = flat_producers.compared(servers, 0.3)
+    assert [(crowd.name, crowd.unit) for crowd in found] == [
+        ("32 transactions, 8 listen", "commits/s"),
+        ("4 producers of groups", "jobs/s"),
+        ("16 producers of groups", "jobs/s"),
+    ]
+    assert all(min(crowd.before, crowd.after) > 0 for crowd in found)
 
 
 @pytest.mark.parametrize(
