@@ -198,6 +198,20 @@ async def rules_for_all(store: Backend) -> Calls:
         yield lambda: store.claim(_claim(full.FULL))
 
 
+async def statistics(store: Backend) -> Calls:
+    """Of a queue with many priorities, of one with many tenants, and of delayed jobs of many queues."""
+    await _rules(store).save(Policy(queue="tenants", tenant_batch=1))
+    for turn in range(_MANY):
+        first = turn * full.FULL
+        await store.insert([row(priority=first + n) for n in range(full.FULL)])
+        await store.insert([row("tenants", tenant=f"t{first + n}") for n in range(full.FULL)])
+    await _fill(store, queue="q", delay=_HOUR)
+    while True:
+        yield lambda: store.stats(queues=("q",))
+        yield lambda: store.stats(queues=("tenants",))
+        yield lambda: store.stats()
+
+
 CASES: dict[str, Case] = {
     "claim, delayed jobs of ten queues": delayed_of_few_queues,
     "claim, delayed jobs of one of many queues": delayed_of_one_queue,
@@ -219,4 +233,5 @@ CASES: dict[str, Case] = {
     "limits of tenants": limits_of_tenants,
     "tenants": tenants,
     "rules for all tenants": rules_for_all,
+    "stats of priorities and tenants": statistics,
 }
