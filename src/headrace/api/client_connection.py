@@ -20,6 +20,7 @@ from headrace.core.feed import Feed
 from headrace.core.ids import IdMaker, seeded_by_system
 from headrace.core.names import worker_name
 from headrace.core.patience import Patience
+from headrace.core.slow_calls import watch
 from headrace.core.tasks import Tasks
 from headrace.core.upkeep import OBJECTS
 from headrace.errors import ConfigError
@@ -68,7 +69,7 @@ class ClientConnection:
         self._stowage: Stowage | None = None
         self._feed: Feed | None = None
         self._heartbeat_thread = heartbeat_thread
-        self._backend = backend
+        self._use(backend)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._passing: asyncio.AbstractEventLoop | None = None
@@ -78,6 +79,10 @@ class ClientConnection:
         self._opener: asyncio.Task[None] | None = None
         """Opens it for callers who may give up meanwhile."""
         self._prepare()
+
+    def _use(self, backend: Backend) -> None:
+        watch(backend, lambda: self.observers)
+        self._backend = backend
 
     def _prepare(self) -> None:
         self._rng = self._given_rng or seeded_by_system()
@@ -242,7 +247,8 @@ class ClientConnection:
     async def _leave_old_loop(self) -> None:
         if self._loop is None:
             return
-        old, self._backend = self._backend, self._backend.sibling()
+        old = self._backend
+        self._use(old.sibling())
         if self._pid == os.getpid():
             await old.close()
         self._prepare()
@@ -258,7 +264,8 @@ class ClientConnection:
         self._closed.set()
         await self._end()
         # From here on, calls open the client again: nothing may be submitted to what is about to end.
-        old, self._backend = self._backend, self._backend.sibling()
+        old = self._backend
+        self._use(old.sibling())
         feed, waiter, tasks = self._feed, self._waiter, self._tasks
         self._loop = None
         self.unsettle(loop)

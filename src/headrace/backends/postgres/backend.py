@@ -28,7 +28,16 @@ from headrace.backends.postgres.archive import PostgresEnds, PostgresRemovals
 from headrace.backends.postgres.arrays import Array, bigints, byteas, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import COLUMNS, Bulk
-from headrace.backends.postgres.checks import SETTINGS, Fact, commits, transport
+from headrace.backends.postgres.checks import (
+    EXTENSION,
+    LONG,
+    SETTINGS,
+    STATEMENTS,
+    Fact,
+    commits,
+    slow_calls,
+    transport,
+)
 from headrace.backends.postgres.composites import ALL_SECTIONS, mask
 from headrace.backends.postgres.connections import Connections, Then
 from headrace.backends.postgres.crowd import Crowd
@@ -50,7 +59,7 @@ from headrace.backends.postgres.transfers import PostgresTransfers
 from headrace.backends.postgres.translate import allowed
 from headrace.backends.refusal import NotLetIn, NotThere
 from headrace.backends.states import CODES, STATES
-from headrace.errors import BackendError, ConfigError, SchemaMismatch
+from headrace.errors import BackendError, ConfigError, HeadraceError, SchemaMismatch
 from headrace.seam import records as r
 from headrace.seam.protocol import Left
 from headrace.seam.usage import Usage
@@ -69,7 +78,7 @@ _CLAIMABLE = (r.InsertStatus.NEW, r.InsertStatus.REPLACED)
 _FULL = 4
 _LEFT, _NOT_PLAIN = b"\0\2", b"\0\3"
 """Answers of ``insert_one_v1``."""
-_COSTS = Costs(row=8, key=45, inbox=4, group=60, tenant=8, queue=130, completed=230, settled=230)
+_COSTS = Costs(row=8, key=45, inbox=4, group=60, tenant=8, queue=130, completed=230, settled=230, early=300)
 _CHANGED = 40
 """Jobs that one statement changes or takes back: one by one, as each may concern a key, a group and a tenant, and so
 takes up to a millisecond."""
@@ -208,7 +217,18 @@ class PostgresBackend:
         if not self._opened:
             return transport(self._connections.in_clear)
         [[commit, fsync, standbys]] = await self._connections.rows(SETTINGS)
-        return [*transport(self._connections.in_clear), commits(commit, fsync, standbys)]
+        told = commits(commit, fsync, standbys)
+        return [*transport(self._connections.in_clear), told, *slow_calls(await self._slow_calls())]
+
+    async def _slow_calls(self) -> list[Any]:
+        """Where the server counts statements, and this role may see what it counted."""
+        for [place] in await self._connections.rows(EXTENSION):
+            schema = self._schema.replace('"', '""').replace("'", "''").replace("%", "%%")
+            try:
+                return await self._connections.rows(STATEMENTS.format(place=place, schema=schema, long=LONG))
+            except HeadraceError as error:
+                log.debug("cannot read pg_stat_statements: %s", error)
+        return []
 
     async def close(self) -> None:
         if self._opened:
