@@ -17,7 +17,7 @@ from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options, yes_option
-from headrace.cli.output import confirm, counted, note, print_json
+from headrace.cli.output import answered, confirm, counted, note, print_json
 from headrace.cli.problems import FAILED, USAGE, Problem
 from headrace.core.config import ObjectSettings
 from headrace.keeping.delayed_loader import DelayedLoader
@@ -80,13 +80,11 @@ async def apply_command(store: Store, days: int, cooler_after: int | None) -> No
 @objects_command.command("check")
 @days_option
 @answer_options
-async def check_command(store: Store, days: int, as_json: bool) -> None:
+async def check_command(store: Store, days: int) -> None:
     """Check the lifecycle rules of an S3 bucket; fails if objects might end too early, or never."""
     location = _location(store)
     problems = await lifecycle.check(location, days)
-    if as_json:
-        print_json({"ok": not problems, "problems": problems})
-    elif not problems:
+    if not answered({"ok": not problems, "problems": problems}) and not problems:
         note(f"{location.where}: its lifecycle rules are fine")
     if problems:
         raise Problem(FAILED, "; ".join(problems), run="headrace objects plan, and headrace objects apply")
@@ -95,7 +93,7 @@ async def check_command(store: Store, days: int, as_json: bool) -> None:
 @objects_command.command("sweep")
 @click.option("--dry-run", is_flag=True, help="Delete nothing, and print what would go.")
 @answer_options
-async def sweep_command(store: Store, dry_run: bool, as_json: bool) -> None:
+async def sweep_command(store: Store, dry_run: bool) -> None:
     """Delete objects that no job refers to.
 
     There are some where a process died while it enqueued. They would go with their hour. Objects that were written
@@ -111,8 +109,7 @@ async def sweep_command(store: Store, dry_run: bool, as_json: bool) -> None:
         if not dry_run:
             await note_change(client, "sweep objects")
         gone = await keeper.sweep(dry_run=dry_run)
-    if as_json:
-        print_json({"dry_run": dry_run, "objects": gone})
+    if answered({"dry_run": dry_run, "objects": gone}):
         return
     if dry_run:
         for key in gone:

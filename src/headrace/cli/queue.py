@@ -13,7 +13,7 @@ from headrace.cli.bulk import purge
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options, yes_option
-from headrace.cli.output import clean, counted, note, print_answer, print_json, print_table
+from headrace.cli.output import answered, clean, counted, note, print_answer, print_table
 from headrace.cli.policy_output import paused, policies_of
 from headrace.cli.queue_data import queue_data
 from headrace.cli.queue_limit import limit_command
@@ -39,12 +39,11 @@ queue_command.add_command(windows_command)
 @queue_command.command("list")
 @click.argument("names", type=options.name, nargs=-1)
 @answer_options
-async def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> None:
+async def list_command(store: Store, names: tuple[str, ...]) -> None:
     """List queues with their counts: all, or the named ones."""
     async with store.opened() as client:
         stats = await client.stats(names or None)
-    if as_json:
-        print_json({"queues": [queue_data(queue, stats.workers) for queue in stats.queues]})
+    if answered({"queues": [queue_data(queue, stats.workers) for queue in stats.queues]}):
         return
     if names and not stats.queues:
         note(f"no job was ever in {' or '.join(map(repr, names))}; 'headrace queue list' shows all queues")
@@ -120,7 +119,7 @@ async def resume_command(store: Store, name: str, task: str | None) -> None:
 @yes_option
 @answer_options
 async def purge_command(
-    store: Store, name: str, task: str | None, tenant: str | None, older_than: int | None, yes: bool, as_json: bool
+    store: Store, name: str, task: str | None, tenant: str | None, older_than: int | None, yes: bool
 ) -> None:
     """Delete the waiting jobs of a queue.
 
@@ -130,4 +129,4 @@ async def purge_command(
     async with store.opened() as client:
         matching, deleted = await purge(client, filters, _WAITING, "waiting job", f" of queue {filters.queue}", yes=yes)
     data = {"matched": matching.number, "deleted": deleted}
-    print_answer(data, f"{counted(deleted, 'waiting job')} deleted", as_json=as_json)
+    print_answer(data, f"{counted(deleted, 'waiting job')} deleted")

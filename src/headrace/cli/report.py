@@ -14,7 +14,7 @@ from headrace.cli.commands import Command
 from headrace.cli.doctor_checks import effective, versions
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
-from headrace.cli.output import print_fields, print_json
+from headrace.cli.output import answered, print_fields
 from headrace.cli.problems import Problem
 from headrace.errors import HeadraceError
 from headrace.text import without_secrets
@@ -27,14 +27,13 @@ _OURS = (
 
 @click.command("report", cls=Command)
 @answer_options
-async def report_command(store: Store, as_json: bool) -> None:
+async def report_command(store: Store) -> None:
     """Print what a bug report needs: versions, changed settings, and the store in numbers.
 
     It has no secrets, no payloads, and no names of queues, tasks or tenants.
     """
     told = await _report(store)
-    if as_json:
-        print_json(told)
+    if answered(told):
         return
     for title, part in told.items():
         print(f"\n## {title}\n")

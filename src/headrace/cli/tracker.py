@@ -9,7 +9,7 @@ from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options
-from headrace.cli.output import counted, note, print_fields, print_json, print_table
+from headrace.cli.output import answered, counted, note, print_fields, print_table
 from headrace.cli.problems import NOT_FOUND, Problem
 
 subjects_argument = click.argument("subjects", nargs=-1, required=True)
@@ -23,12 +23,11 @@ def tracker_command() -> None:
 
 @tracker_command.command("list")
 @answer_options
-async def list_command(store: Store, as_json: bool) -> None:
+async def list_command(store: Store) -> None:
     """List trackers and their tiers: subjects, sheets, bytes."""
     async with store.opened():
         found = {name: await tracker.counts() for name, tracker in store.loaded().trackers.items()}
-    if as_json:
-        print_json({"trackers": found})
+    if answered({"trackers": found}):
         return
     rows = [
         (name, tier, one["subjects"], one["sheets"], one["bytes"])
@@ -42,7 +41,7 @@ async def list_command(store: Store, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("subject")
 @answer_options
-async def show_command(store: Store, name: str, subject: str, as_json: bool) -> None:
+async def show_command(store: Store, name: str, subject: str) -> None:
     """Show a subject: its tier, when it was last visited, and when it is next."""
     async with store.opened():
         found = await _tracker(store.loaded(), name).get(subject)
@@ -53,9 +52,7 @@ async def show_command(store: Store, name: str, subject: str, as_json: bool) -> 
         "id": found.id, "tier": found.tier, "added": found.added_at.isoformat(), "last": last,
         "next": found.next_at.isoformat(),
     }  # fmt: skip
-    if as_json:
-        print_json(fields)
-    else:
+    if not answered(fields):
         print_fields([(key, "never" if value is None else value) for key, value in fields.items()])
 
 
