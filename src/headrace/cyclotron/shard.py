@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from headrace.api.client import Client
+from headrace.core.walks import walk
 from headrace.cyclotron.fields import OURS, JobInit, new_job
 from headrace.cyclotron.stored_job import StoredJob, stored_job
 from headrace.errors import HeadraceError, QueueFull, Unavailable
@@ -132,13 +133,8 @@ class Shard:
         """Such jobs, newest first, without sections; fewer, if it is away."""
         found: list[StoredJob] = []
         try:
-            backend, after = await self.client.backend(), None
-            while len(found) < limit:
-                size = min(limit - len(found), backend.limits.max_batch)
-                page = await backend.scan(wanted, after, size, self.client.clock.stamp())
-                found += [stored_job(record, self.client.packer.envelope) for record in page.records]
-                if (after := page.after) is None:
-                    break
+            async for records in walk(await self.client.backend(), wanted, self.client.clock, most=limit):
+                found += [stored_job(record, self.client.packer.envelope) for record in records]
         except Unavailable as error:
             self.rest(error)
         return found
