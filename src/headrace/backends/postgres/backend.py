@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
-import msgspec
+from msgspec.structs import replace
 from psycopg import DataError, IntegrityError, sql
 from psycopg.errors import DatatypeMismatch, UniqueViolation
 
@@ -22,7 +22,7 @@ from headrace.backends.changes import arguments
 from headrace.backends.claims import ClaimParts
 from headrace.backends.detours import Detours
 from headrace.backends.listed_workers import claiming_from
-from headrace.backends.portions import Costs, Portions, of_selection
+from headrace.backends.portions import Costs, Portions, of_selection, step_by_step
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.archive import PostgresEnds, PostgresRemovals
 from headrace.backends.postgres.arrays import Array, bigints, byteas, smallints, texts, uuids
@@ -392,12 +392,7 @@ class PostgresBackend:
         return r.Renewed(lost, cancels or (), paused or (), busy, mine, bool(overdue))
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
-        reaped: list[r.Reaped] = []
-        while (left := req.limit - len(reaped)) > 0:
-            reaped += (some := await self._reap(msgspec.structs.replace(req, limit=min(left, _CHANGED)), at))
-            if len(some) < _CHANGED:
-                break
-        return reaped
+        return await step_by_step(req.limit, _CHANGED, lambda limit, _: self._reap(replace(req, limit=limit), at))
 
     async def _reap(self, req: r.Reap, at: r.Stamp) -> list[r.Reaped]:
         rows = await self._go_on("reap", at, req.limit, req.max_lost, req.spread, req.holder, req.gap, req.steady)
@@ -408,14 +403,12 @@ class PostgresBackend:
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         if sel.ids is not None or sel.keys is not None:
             return [one for some in of_selection(sel, _CHANGED) for one in await self._alter(some, change, at)]
-        altered: list[r.Altered] = []
-        while (left := sel.limit - len(altered)) > 0:
-            above = altered[-1].id if altered else sel.above
-            some = msgspec.structs.replace(sel, above=above, limit=min(left, _CHANGED))
-            altered += (found := await self._alter(some, change, at))
-            if len(found) < _CHANGED:
-                break
-        return altered
+
+        async def alter(limit: int, before: list[r.Altered]) -> list[r.Altered]:
+            above = before[-1].id if before else sel.above
+            return await self._alter(replace(sel, above=above, limit=limit), change, at)
+
+        return await step_by_step(sel.limit, _CHANGED, alter)
 
     async def _alter(self, sel: r.Selector, change: r.Change, at: r.Stamp) -> list[r.Altered]:
         kind, text, number = arguments(change)
