@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any, Generic, TypeVar, cast
 
+from headrace.core.asking import Asking
 from headrace.core.backoff import Backoff
 from headrace.errors import StoreFull, Unavailable
 from headrace.seam.protocol import Backend
@@ -134,15 +134,18 @@ class Patience:
 
     def kept(self, backend: Backend) -> Backend:
         """The same store. Its calls, also those of its capabilities, are made once and given up in time."""
-        return cast("Backend", _Kept(backend, self))
+        return cast("Backend", Asking(backend, self._ask))
+
+    async def _ask(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await self.once(call())
+        except Unavailable as error:
+            if name not in _CHANGES or type(error) is not Unavailable:
+                raise
+            doubt = "The change may have been made all the same: look before you make it again"
+            raise Unavailable(f"{error}. {doubt}") from error.__cause__
 
 
-_CAPABILITIES = frozenset(
-    {
-        "archive", "documents", "journal", "parts", "policies", "references", "tables", "ticks", "tracks", "transfers",
-        "windows",
-    }
-)  # fmt: skip
 _CHANGES = frozenset(
     {
         "add_ticks", "alter", "arrive", "backfill", "close_leg", "confirm", "create", "delete", "depart",
@@ -150,29 +153,3 @@ _CHANGES = frozenset(
         "swap", "update", "write",
     }
 )  # fmt: skip
-
-
-class _Kept:
-    """A store, or a part of it, with patience kept for whoever calls it."""
-
-    def __init__(self, store: object, patience: Patience) -> None:
-        self._store = store
-        self._patience = patience
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name in _CAPABILITIES:
-            return None if found is None else _Kept(found, self._patience)
-        if not inspect.iscoroutinefunction(found):
-            return found
-
-        async def asked(*args: Any, **options: Any) -> Any:
-            try:
-                return await self._patience.once(found(*args, **options))
-            except Unavailable as error:
-                if name not in _CHANGES or type(error) is not Unavailable:
-                    raise
-                doubt = "The change may have been made all the same: look before you make it again"
-                raise Unavailable(f"{error}. {doubt}") from error.__cause__
-
-        return asked
