@@ -21,7 +21,7 @@ from headrace.cli.queue_windows import windows_command
 from headrace.cli.times import length, now
 from headrace.cli.unknown_names import note_unknown, note_unknown_tasks, stats_of
 from headrace.core.durations import spell
-from headrace.seam.records import Selector
+from headrace.seam.records import COUNTS, Selector
 from headrace.types import JobState
 
 _WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})
@@ -57,12 +57,7 @@ async def list_command(store: Store, names: tuple[str, ...]) -> None:
             queue.queue,
             paused(queue, at),
             queue.due,
-            queue.scheduled,
-            queue.running,
-            queue.jobs_paused,
-            queue.completed,
-            queue.cancelled,
-            queue.failed,
+            *(queue.counts[name] for name in COUNTS[1:]),
             length(queue.oldest_due_age),
             len(listeners(queue.queue, stats.workers)),
         )

@@ -17,6 +17,7 @@ from headrace.cli.options import answer_options
 from headrace.cli.output import answered, print_fields
 from headrace.cli.problems import Problem
 from headrace.errors import HeadraceError
+from headrace.seam.records import COUNTS
 from headrace.text import without_secrets
 
 _OURS = (
@@ -63,13 +64,12 @@ async def _report(store: Store) -> dict[str, dict[str, Any]]:
 
 def _numbers(overview: Any, durable: str) -> dict[str, Any]:
     queues, workers = overview.queues, overview.workers
-    states = ("available", "scheduled", "running", "jobs_paused", "completed", "cancelled", "failed")
     return {
         "kind": overview.store.partition(":")[0],
         "durable": durable,
         "queues": len(queues),
         "queues paused": sum(queue.paused for queue in queues),
-        **{state: sum(getattr(queue, state) for queue in queues) for state in states},
+        **{state: sum(getattr(queue, state) for queue in queues) for state in COUNTS},
         "oldest due, seconds": max((queue.oldest_due_seconds or 0.0 for queue in queues), default=0.0),
         "workers": len(workers),
         "slots": sum(worker.slots for worker in workers),

@@ -597,6 +597,15 @@ class QueueStats(Struct, frozen=True):
         """How many are due and wait for a worker, or to be called in their group."""
         return max(0, self.available - self.scheduled)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Its numbers of jobs, by name; those that are scheduled are also available."""
+        return {name: getattr(self, name) for name in COUNTS}
+
+
+COUNTS = ("available", "scheduled", "running", "jobs_paused", "completed", "cancelled", "failed")
+"""The numbers of jobs of a queue."""
+
 
 class WorkerStats(Struct, frozen=True):
     """A worker that beat within its ttl."""
