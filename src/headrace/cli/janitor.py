@@ -11,7 +11,7 @@ import click
 
 from headrace import App, Client, Janitor, JanitorRun, RemovedInfo
 from headrace.api.signals import Stopper
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing, note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store, load_target
 from headrace.cli.options import answer_options, limit_option, since_option, store_options, until_option, when
@@ -93,8 +93,7 @@ async def keep_command(
 @store_options
 async def forget_command(store: Store, states: tuple[str, ...], queue: str | None, task: str | None) -> None:
     """Remove rules from the store. What the settings say counts again."""
-    async with store.opened() as client:
-        await note_change(client, "forget", states=states or None, queue=queue, task=task)
+    async with changing(store, "forget", states=states or None, queue=queue, task=task) as client:
         removed = await _janitor(store, client).forget(states=states or None, queue=queue, task=task)
     note(f"{counted(removed, 'rule')} removed")
 
@@ -118,8 +117,7 @@ async def run_command(store: Store, force: bool, every: str | None) -> None:
     Deletes nothing if much would go by rules that are new, or if the store's clock is far ahead of the last run: look
     at the plan, then use --force. With --every, it is a process of its own that does what workers do.
     """
-    async with store.opened() as client:
-        await note_change(client, "run janitor", force=force or None, every=every)
+    async with changing(store, "run janitor", force=force or None, every=every) as client:
         if every is not None:
             await _go_on(client, micros(every, "--every") / 1e6)
             return

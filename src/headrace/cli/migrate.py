@@ -9,7 +9,7 @@ import click
 
 from headrace.api.connection import migrator
 from headrace.cli import options
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options
@@ -153,8 +153,8 @@ async def grant_command(store: Store, part: str, role: str, tenant: tuple[str, .
     if tenant and any_tenant:
         raise click.UsageError("expected --tenant or --any-tenant, got both")
     found = _with_roles(store)
-    await _noted(store, "grant", part=part, role=role, tenants=tenant or None)
-    await found.grant(part, role, tenant if tenant or any_tenant else None)
+    async with changing(store, "grant", part=part, role=role, tenants=tenant or None):
+        await found.grant(part, role, tenant if tenant or any_tenant else None)
     confined = f"  {'tenant' if len(tenant) == 1 else 'tenants'} {', '.join(map(clean, tenant))}" if tenant else ""
     print(f"{clean(role)}  {part}{confined}")
 
@@ -166,19 +166,14 @@ async def grant_command(store: Store, part: str, role: str, tenant: tuple[str, .
 async def revoke_command(store: Store, part: str, role: str) -> None:
     """Take a part away from a role."""
     found = _with_roles(store)
-    await _noted(store, "revoke", part=part, role=role)
-    await found.revoke(part, role)
+    async with changing(store, "revoke", part=part, role=role):
+        await found.revoke(part, role)
     print(f"{clean(role)}  no longer {part}")
 
 
 def _migrator(store: Store) -> tuple[str, Migrator | None]:
     url = store.client().settings.url
     return url_without_secrets(url), migrator(url)
-
-
-async def _noted(store: Store, action: str, **details: object) -> None:
-    async with store.opened() as client:
-        await note_change(client, action, **details)
 
 
 def _with_roles(store: Store) -> Migrator:

@@ -8,7 +8,7 @@ import click
 
 from headrace.api.queue_health import listeners
 from headrace.cli import options
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing
 from headrace.cli.bulk import purge
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
@@ -77,12 +77,12 @@ async def pause_command(store: Store, name: str, lasts: int | None, task: str | 
 
     Running jobs go on, and enqueues are accepted.
     """
-    async with store.opened() as client:
+    told = None if lasts is None else spell(lasts)
+    async with changing(store, "pause queue", queue=name, task=task, lasts=told) as client:
         stats = await stats_of(client, name)
         length = None if lasts is None else timedelta(microseconds=lasts)
-        await note_change(client, "pause queue", queue=name, task=task, lasts=None if lasts is None else spell(lasts))
         await policies_of(client).pause(name, task=task, lasts=length)
-    print(f"{_scope(name, task)}  paused {'until it is resumed' if lasts is None else f'for {spell(lasts)}'}")
+    print(f"{_scope(name, task)}  paused {'until it is resumed' if told is None else f'for {told}'}")
     note_unknown(name, stats, "the setting is stored anyway")
     note_unknown_tasks(store, [] if task is None else [task], "the pause is stored anyway")
 
@@ -97,9 +97,8 @@ def _scope(name: str, task: str | None) -> str:
 @store_options
 async def resume_command(store: Store, name: str, task: str | None) -> None:
     """Let workers claim from a queue again."""
-    async with store.opened() as client:
+    async with changing(store, "resume queue", queue=name, task=task) as client:
         stats = await stats_of(client, name)
-        await note_change(client, "resume queue", queue=name, task=task)
         await policies_of(client).resume(name, task=task)
     print(f"{_scope(name, task)}  resumed")
     note_unknown(name, stats, "the setting is stored anyway")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from headrace import App, Table, TableSweep
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options
@@ -71,9 +71,8 @@ async def preview_command(store: Store, name: str) -> None:
 @answer_options
 async def sweep_command(store: Store, name: str, force: bool) -> None:
     """Delete old rows, after they were archived, and note it in the log of the janitor."""
-    async with store.opened() as client:
-        table = _table(store.loaded(), name)
-        await note_change(client, "sweep table", table=name, force=force)
+    table = _table(store.loaded(), name)
+    async with changing(store, "sweep table", table=name, force=force):
         try:
             swept = await table.sweep(force=force)
         except SafetyStop as stop:
@@ -92,8 +91,7 @@ async def protect_command(store: Store, names: tuple[str, ...]) -> None:
 
     A name is TABLE or SCHEMA.TABLE.
     """
-    async with store.opened() as client:
-        await note_change(client, "protect tables", tables=list(names))
+    async with changing(store, "protect tables", tables=list(names)) as client:
         await App(client).janitor.protect(*map(_parts, names))
     note(f"no rule deletes rows of {', '.join(names)}")
 
@@ -103,8 +101,7 @@ async def protect_command(store: Store, names: tuple[str, ...]) -> None:
 @store_options
 async def unprotect_command(store: Store, name: str) -> None:
     """Protect a table no longer."""
-    async with store.opened() as client:
-        await note_change(client, "unprotect table", table=name)
+    async with changing(store, "unprotect table", table=name) as client:
         if not await App(client).janitor.unprotect(_parts(name)):
             raise Problem(NOT_FOUND, f"{name} is not protected", run="headrace table protected")
     note(f"rules may delete rows of {name}")

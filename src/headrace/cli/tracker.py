@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headrace import App, Tracker
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options
@@ -63,9 +63,8 @@ async def show_command(store: Store, name: str, subject: str) -> None:
 @store_options
 async def add_command(store: Store, name: str, subjects: tuple[str, ...], tier: str | None) -> None:
     """Track subjects from now on. Those that are tracked already stay as they are."""
-    async with store.opened() as client:
-        tracker = _tracker(store.loaded(), name)
-        await note_change(client, "add subjects", tracker=name, subjects=len(subjects), tier=tier)
+    tracker = _tracker(store.loaded(), name)
+    async with changing(store, "add subjects", tracker=name, subjects=len(subjects), tier=tier):
         added = await tracker.add_many(subjects, tier)
     note(f"{counted(added, 'new subject')}")
 
@@ -77,9 +76,8 @@ async def add_command(store: Store, name: str, subjects: tuple[str, ...], tier: 
 @store_options
 async def move_command(store: Store, name: str, tier: str, subjects: tuple[str, ...]) -> None:
     """Take subjects to another tier."""
-    async with store.opened() as client:
-        tracker = _tracker(store.loaded(), name)
-        await note_change(client, "move subjects", tracker=name, subjects=len(subjects), tier=tier)
+    tracker = _tracker(store.loaded(), name)
+    async with changing(store, "move subjects", tracker=name, subjects=len(subjects), tier=tier):
         moved = await tracker.move(subjects, tier)
     note(f"{counted(moved, 'subject')} moved")
 
@@ -90,9 +88,8 @@ async def move_command(store: Store, name: str, tier: str, subjects: tuple[str, 
 @store_options
 async def remove_command(store: Store, name: str, subjects: tuple[str, ...]) -> None:
     """Track subjects no more."""
-    async with store.opened() as client:
-        tracker = _tracker(store.loaded(), name)
-        await note_change(client, "remove subjects", tracker=name, subjects=len(subjects))
+    tracker = _tracker(store.loaded(), name)
+    async with changing(store, "remove subjects", tracker=name, subjects=len(subjects)):
         removed = await tracker.remove(subjects)
     note(f"{counted(removed, 'subject')} removed")
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from headrace import App, Vault
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing, note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, since_option, store_options, until_option, when, yes_option
@@ -58,8 +58,7 @@ async def query_command(store: Store, sql: str, since: int | None, until: int | 
 @store_options
 async def archive_command(store: Store) -> None:
     """Archive what has ended now, as workers do."""
-    async with store.opened() as client:
-        await note_change(client, "archive")
+    async with changing(store, "archive") as client:
         note(f"{counted(await App(client).vault.archive(), 'job')} archived")
 
 
@@ -67,8 +66,7 @@ async def archive_command(store: Store) -> None:
 @answer_options
 async def compact_command(store: Store) -> None:
     """Put the small files of hours that are over together."""
-    async with store.opened() as client:
-        await note_change(client, "compact vault")
+    async with changing(store, "compact vault") as client:
         done = await App(client).vault.compact()
     if not answered(done._asdict()):
         note(f"{counted(done.made, 'file')} made, {counted(done.removed, 'file')} removed")
@@ -115,8 +113,7 @@ async def replay_command(store: Store, where: str, limit: int, yes: bool) -> Non
 async def leave_command(store: Store, yes: bool) -> None:
     """Do without a vault from now on: what is not archived may be removed. Unset vault.url first."""
     confirm("let retention remove what is not archived?", yes=yes)
-    async with store.opened() as client:
-        await note_change(client, "leave vault")
+    async with changing(store, "leave vault") as client:
         await App(client).vault.leave()
 
 
