@@ -1,16 +1,18 @@
--- Jobs named by id or by key, in order, each once.
+-- Jobs named by id, then by key, in order. A part of the statement that calls it.
+CREATE FUNCTION each_named(p_ids uuid[], p_queues text[], p_keys text[]) RETURNS TABLE (id uuid, ord bigint) LANGUAGE sql STABLE AS $$
+    SELECT n.id, n.ord FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord)
+    UNION ALL
+    SELECT k.id, n.ord + coalesce(cardinality(p_ids), 0)
+    FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
+    LEFT JOIN queues AS q ON q.name = n.queue CROSS JOIN LATERAL (  -- keys_pkey, by both
+        SELECT k.id FROM keys AS k
+        WHERE k.qid = coalesce(q.qid, qid_of(n.queue)) AND k.key = n.key AND k.alone_until IS NULL OFFSET 0
+    ) AS k
+$$;
+-- The same, each once.
 CREATE FUNCTION named(p_ids uuid[], p_queues text[], p_keys text[]) RETURNS TABLE (id uuid, ord bigint)
 LANGUAGE sql STABLE ROWS 10 SET search_path FROM CURRENT AS $$
-    SELECT x.id, min(x.ord) FROM (
-        SELECT n.id, n.ord FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord)
-        UNION ALL
-        SELECT k.id, n.ord + coalesce(cardinality(p_ids), 0)
-        FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
-        LEFT JOIN queues AS q ON q.name = n.queue CROSS JOIN LATERAL (  -- keys_pkey, by both
-            SELECT k.id FROM keys AS k
-            WHERE k.qid = coalesce(q.qid, qid_of(n.queue)) AND k.key = n.key AND k.alone_until IS NULL OFFSET 0
-        ) AS k
-    ) AS x GROUP BY x.id
+    SELECT x.id, min(x.ord) FROM each_named(p_ids, p_queues, p_keys) AS x GROUP BY x.id
 $$;
 
 -- Of these, those that match a selector, in order; or the newest.
@@ -93,17 +95,7 @@ BEGIN
         CASE WHEN p_want & 4 <> 0 THEN e.metadata END, CASE WHEN p_want & 8 <> 0 THEN e.blob END,
         CASE WHEN p_error THEN e.error END, CASE WHEN p_result AND e.state = 3 AND e.held_until > v_now THEN e.result END,
         coalesce(e.state = 3 AND e.held_until > v_now, false), e.group_name, e.progress
-    FROM (
-        SELECT i.id, i.ord FROM unnest(p_ids) WITH ORDINALITY AS i (id, ord)
-        UNION ALL
-        SELECT k.id, i.ord + cardinality(p_ids)
-        FROM unnest(p_queues, p_keys) WITH ORDINALITY AS i (queue, key, ord)
-        LEFT JOIN queues AS q ON q.name = i.queue CROSS JOIN LATERAL (  -- keys_pkey, by both
-            SELECT k.id FROM keys AS k
-            WHERE k.qid = coalesce(q.qid, qid_of(i.queue)) AND k.key = i.key AND k.alone_until IS NULL OFFSET 0
-        ) AS k
-    ) AS n
-    JOIN entries AS e ON e.id = ANY (ARRAY[n.id]) LEFT JOIN queues AS q ON q.qid = e.qid
+    FROM each_named(p_ids, p_queues, p_keys) AS n JOIN entries AS e ON e.id = ANY (ARRAY[n.id]) LEFT JOIN queues AS q ON q.qid = e.qid
     LEFT JOIN workers AS w ON w.holder = e.holder AND w.listed_until > v_now
     WHERE e.state IS NOT NULL
     ORDER BY n.ord;

@@ -22,22 +22,6 @@ SET search_path FROM CURRENT SET enable_seqscan = off AS $$
         OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = p_id)
 $$;
 
--- Lock a job that waits. False: somebody else has locked it. NULL: it does not wait.
-CREATE FUNCTION try_waiting(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-BEGIN
-    PERFORM 1 FROM ready AS y WHERE y.id = p_id FOR UPDATE SKIP LOCKED;  -- ready_pkey
-    IF NOT FOUND THEN
-        PERFORM 1 FROM paused AS p WHERE p.id = p_id FOR UPDATE SKIP LOCKED;  -- paused_pkey
-    END IF;
-    IF FOUND THEN
-        RETURN true;
-    END IF;
-    RETURN CASE
-        WHEN EXISTS (SELECT 1 FROM ready AS y WHERE y.id = p_id) OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = p_id) THEN false
-    END;
-END $$;
-
 -- Lock the schedules of several plans, and jobs that may be cancelled, in the order that all transactions use. Part of
 -- ``plan_v1``.
 CREATE FUNCTION lock_plans(p_names text[], p_versions bigint[], p_ticks integer[], t_overlaps smallint[]) RETURNS void
@@ -60,7 +44,7 @@ BEGIN
         PERFORM lock_keys(array_agg(n.id), array_agg((find_place(n.id)).qid)) FROM (
             SELECT DISTINCT a.last_job FROM unnest(v_cancelling) AS c (name)
             JOIN agenda AS a ON a.name = ANY (ARRAY[c.name]) WHERE a.last_job IS NOT NULL ORDER BY a.last_job
-        ) AS n (id) WHERE try_waiting(n.id);
+        ) AS n (id) WHERE try_live(n.id, false);
     END IF;
 END $$;
 
@@ -139,7 +123,7 @@ BEGIN
         END IF;
         v_known := FOUND;
         IF v_known AND p_versions[i] IS NOT NULL AND 2 = ANY (t_overlaps[v_tick + 1:v_tick + p_ticks[i]]) THEN
-            v_known := try_waiting(s.last_job) IS NOT FALSE;
+            v_known := try_live(s.last_job, false) IS NOT FALSE;
         END IF;
         v_fired := 0;
         IF NOT v_known THEN
