@@ -360,17 +360,8 @@ END $$;
 
 -- Cells as they were seen, and what is to come in their place, where something is.
 CREATE TYPE swap_row AS (
-    id uuid,
-    seen_parameters bytea,
-    seen_vm_state bytea,
-    seen_metadata bytea,
-    seen_blob bytea,
-    seen_result bytea,
-    parameters bytea,
-    vm_state bytea,
-    metadata bytea,
-    blob bytea,
-    result bytea
+    id uuid, seen_parameters bytea, seen_vm_state bytea, seen_metadata bytea, seen_blob bytea, seen_result bytea,
+    parameters bytea, vm_state bytea, metadata bytea, blob bytea, result bytea
 );
 
 -- Lock the row that says where a job waits, or, with ``p_running``, where it runs. False: somebody else has locked it. NULL: there
