@@ -31,6 +31,8 @@ SCHEDULES = "schedules:all"
 
 log = logging.getLogger("headrace")
 
+_Step = Callable[[], Coroutine[Any, Any, object]]
+
 
 class _Duty(Protocol):
     async def run(self) -> None: ...
@@ -104,8 +106,19 @@ class Duties:
             log.warning("tenants that are paused in all queues may run in those of this worker: %s", error)
         return True
 
-    def start(self, group: asyncio.TaskGroup, *, at_once: bool = False) -> list[asyncio.Task[None]]:
-        """Do them until the tasks are cancelled. ``at_once``: what is reaped is due right away."""
+    async def beside(self, work: _Step, wind_down: _Step, *, at_once: bool = False) -> None:
+        """Do them while ``work`` goes on. Then end them, wind down, and rest. ``at_once``: what is reaped is due right
+        away."""
+        async with asyncio.TaskGroup() as group:
+            self._exchange.carry(group)
+            duties = self._start(group, at_once)
+            await work()
+            for duty in duties:
+                duty.cancel()
+            await wind_down()
+            await self._exchange.rest()
+
+    def _start(self, group: asyncio.TaskGroup, at_once: bool) -> list[asyncio.Task[None]]:
         exchange = self._exchange
         topics = [] if self.planner is None else [SCHEDULES]
         duties: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
