@@ -20,7 +20,7 @@ from headrace.core.feed import Feed
 from headrace.core.ids import IdMaker, seeded_by_system
 from headrace.core.names import worker_name
 from headrace.core.patience import Patience
-from headrace.core.slow_calls import watch
+from headrace.core.slow_calls import took
 from headrace.core.tasks import Tasks
 from headrace.core.upkeep import OBJECTS
 from headrace.errors import ConfigError
@@ -69,7 +69,7 @@ class ClientConnection:
         self._stowage: Stowage | None = None
         self._feed: Feed | None = None
         self._heartbeat_thread = heartbeat_thread
-        self._use(backend)
+        self._backend = backend
         self._loop: asyncio.AbstractEventLoop | None = None
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._passing: asyncio.AbstractEventLoop | None = None
@@ -80,14 +80,13 @@ class ClientConnection:
         """Opens it for callers who may give up meanwhile."""
         self._prepare()
 
-    def _use(self, backend: Backend) -> None:
-        watch(backend, lambda: self.observers)
-        self._backend = backend
-
     def _prepare(self) -> None:
         self._rng = self._given_rng or seeded_by_system()
-        self._patience = Patience(self._rng, micros(self.settings.patience) / 1e6)
+        self._patience = Patience(self._rng, micros(self.settings.patience) / 1e6, self._took)
         self.packer = self._make_packer(self._backend.limits, IdMaker(self.clock, self._rng))
+
+    def _took(self, operation: str, seconds: float) -> None:
+        took(self.observers, operation, seconds)
 
     @property
     def limits(self) -> r.Limits:
@@ -247,8 +246,7 @@ class ClientConnection:
     async def _leave_old_loop(self) -> None:
         if self._loop is None:
             return
-        old = self._backend
-        self._use(old.sibling())
+        old, self._backend = self._backend, self._backend.sibling()
         if self._pid == os.getpid():
             await old.close()
         self._prepare()
@@ -264,8 +262,7 @@ class ClientConnection:
         self._closed.set()
         await self._end()
         # From here on, calls open the client again: nothing may be submitted to what is about to end.
-        old = self._backend
-        self._use(old.sibling())
+        old, self._backend = self._backend, self._backend.sibling()
         feed, waiter, tasks = self._feed, self._waiter, self._tasks
         self._loop = None
         self.unsettle(loop)

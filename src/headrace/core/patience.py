@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any, Generic, TypeVar, cast
 
+from headrace.core.alerts import moment
 from headrace.core.asking import Asking
 from headrace.core.backoff import Backoff
 from headrace.errors import StoreFull, Unavailable
@@ -94,9 +95,11 @@ class Wait(Generic[T]):
 class Patience:
     """For how long a caller waits, whatever the store does."""
 
-    def __init__(self, rng: Random, seconds: float) -> None:
+    def __init__(self, rng: Random, seconds: float, took: Callable[[str, float], None] | None = None) -> None:
+        """``took`` is told how many seconds each call of a kept store took."""
         self._rng = rng
         self.seconds = seconds
+        self._took = took
 
     async def once(self, call: Awaitable[R]) -> R:
         """The answer to the call, or ``Unavailable``."""
@@ -137,6 +140,7 @@ class Patience:
         return cast("Backend", Asking(backend, self._ask))
 
     async def _ask(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        began = moment()
         try:
             return await self.once(call())
         except Unavailable as error:
@@ -144,6 +148,9 @@ class Patience:
                 raise
             doubt = "The change may have been made all the same: look before you make it again"
             raise Unavailable(f"{error}. {doubt}") from error.__cause__
+        finally:
+            if self._took is not None:
+                self._took(name, moment() - began)
 
 
 _CHANGES = frozenset(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from headrace.core.alerts import Alert, moment
 from headrace.core.events import Observers
-from headrace.seam.protocol import Backend
 
 R = TypeVar("R")
 
 SLOW = 1.0
 """Seconds; a store normally answers within milliseconds."""
-_WATCHED = ("alter", "fetch", "scan", "stats")
-"""Operations that many ask for: timed at the store. The others are timed by those who ask."""
 _FELT = frozenset({"insert", "claim", "finish", "finish_and_claim", "reap", "sweep", "plan"})
 """Operations after which ``Observers.called`` is told."""
 
@@ -41,16 +38,3 @@ async def timed(observers: Observers, operation: str, call: Awaitable[R]) -> R:
         return await call
     finally:
         took(observers, operation, moment() - begun)
-
-
-def watch(store: Backend, observers: Callable[[], Observers]) -> None:
-    """Time what is asked of this store by so many that it is not left to them."""
-    for operation in _WATCHED:
-        setattr(store, operation, _watched(store, operation, observers))
-
-
-def _watched(store: Backend, operation: str, observers: Callable[[], Observers]) -> Callable[..., Awaitable[Any]]:
-    def call(*args: Any, **kwargs: Any) -> Awaitable[Any]:
-        return timed(observers(), operation, getattr(type(store), operation)(store, *args, **kwargs))
-
-    return call
