@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from headrace import App, Client, JobState, Settings
+from headrace import App, Client, JobState, Settings, connect
 from headrace.backends.memory import MemoryBackend
 from headrace.cyclotron import JobInit, Manager, Worker
 from headrace.cyclotron.shard import Shard
@@ -287,6 +288,28 @@ class TestShards:
         dead = "postgresql://127.0.0.1:1/nothing?sslmode=disable"
         with pytest.raises(Unavailable):
             await Manager([dead, dead], patience=0).open()
+
+    async def test_have_objects_of_their_own(self, tmp_path: Path) -> None:
+        """Each would delete the other's, so shards that would share them are refused, not left out."""
+        ours, theirs = ({"url": f"file://{tmp_path}/{name}", "blob": {"over": 0}} for name in ("ours", "theirs"))
+        with pytest.raises(ConfigError, match=r"shards 0 and 1: expected objects under a prefix of each one's own"):
+            Manager(["memory://"] * 2, objects=ours)
+        async with connect("memory://", objects=theirs), connect("memory://") as one:
+            async with connect("memory://", objects=ours) as first:
+                with pytest.raises(ConfigError, match="shards 1 and 2"):
+                    Manager([one, first, connect("memory://", objects=ours)])
+                with pytest.raises(ConfigError, match="one that another store uses"):
+                    await Manager([first, connect("memory://", objects=theirs)], chunk_size=5).bulk_create_jobs(
+                        plain(10)
+                    )
+            with pytest.raises(ConfigError, match="one that another store uses"):
+                await Manager([one, connect("memory://", objects=theirs)]).open()
+        places = [{"url": f"file://{tmp_path}/{number}", "blob": {"over": 0}} for number in range(2)]
+        async with connect("memory://", objects=places[0]) as one, connect("memory://", objects=places[1]) as other:
+            manager = Manager([one, other], chunk_size=5)
+            await manager.bulk_create_jobs([init(number, blob=bytes(100)) for number in range(20)])
+            assert await manager.depths() == {0: 10, 1: 10}
+            assert {(await manager.get_job(UUID(int=number + 1))).blob for number in range(20)} == {bytes(100)}
 
     async def test_one_that_fails_later_is_left_alone_for_a_while(self) -> None:
         first, second = Plain(MemoryBackend()), MemoryBackend()

@@ -18,6 +18,7 @@ from headrace.cyclotron.resumes import remember
 from headrace.cyclotron.shard import Shard
 from headrace.cyclotron.stored_job import StoredJob, stored_job
 from headrace.errors import ConfigError, JobNotFound, QueueFull, Unavailable
+from headrace.payloads.object_url import parse
 from headrace.seam.records import Change, Pause, Requeue, Resume, Selector
 from headrace.text import shown
 from headrace.types import SECTIONS, Duration, JobState
@@ -34,7 +35,8 @@ _ALL = frozenset(SECTIONS)
 class Manager:
     """Creates jobs. Chunks of a bulk go to the shards in turn.
 
-    A shard that cannot be opened is left out, and tried again later; only if none can be opened, an error is raised.
+    A shard that is away is left out, and tried again later; only if all are away, an error is raised. So is every other
+    error at once, such as a ``ConfigError``.
     A look at jobs that may be on it says so instead of an answer.
 
     >>> import asyncio
@@ -66,7 +68,8 @@ class Manager:
         until there is room, or ``"reroute"`` to the shards that have some. ``chunk_size``: jobs per transaction.
         ``parallel``: several chunks at once. ``copy`` (PostgreSQL, unless a URL says ``copy=`` itself) and
         ``compress_vm_state``, which counts for more than ``payloads``, are for shards given as URLs; a client has
-        settings of its own, as ``settings`` are.
+        settings of its own, as ``settings`` are. Of several shards with ``objects``, each is a client with a prefix
+        of its own.
         """
         given = [shards] if isinstance(shards, str | Client) else list(shards)
         if not given:
@@ -80,13 +83,14 @@ class Manager:
         self._timeout = None if timeout is None else micros(timeout, "timeout") / 1e6
         every = micros(check_interval, "check_interval") / 1e6
         clients = [one if isinstance(one, Client) else _client(one, copy, compress_vm_state, settings) for one in given]
+        _check_objects(clients)
         self._own = [client for client, one in zip(clients, given, strict=True) if client is not one]
         self._shards = [Shard(one, i, depth_limit=depth_limit, every=every) for i, one in enumerate(clients)]
 
     # -- opening and closing
 
     async def open(self) -> None:
-        """Connect to all shards. Raises only if none is there."""
+        """Connect to all shards. Those that are away raise only if none is there."""
         await self._up()
 
     async def close(self) -> None:
@@ -308,6 +312,20 @@ class Manager:
 def _client(url: str, copy: bool, compress_vm_state: bool, settings: dict[str, Any]) -> Client:
     given = merged(settings, {"payloads": {"compress": {"vm_state": compress_vm_state}}, "url": url})
     return Client(open_backend(url, copy=copy), Settings.load(given))
+
+
+def _check_objects(clients: Sequence[Client]) -> None:
+    """Two stores under one prefix would delete each other's objects. In memory, each has objects of its own."""
+    met: dict[str, int] = {}
+    for number, client in enumerate(clients):
+        url = client.settings.objects.url
+        if url is None or (location := parse(url)).scheme == "memory":
+            continue
+        if (first := met.setdefault(location.where, number)) != number:
+            raise ConfigError(
+                f"shards {first} and {number}: expected objects under a prefix of each one's own, got "
+                f"{location.where} for both; give each shard as connect(url, objects={{'url': …}})"
+            )
 
 
 def _full(refused: list[JobInit], jobs: list[JobInit]) -> QueueFull:
