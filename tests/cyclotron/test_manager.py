@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import apsw
 import pytest
 
 from headrace import App, Client, JobState, Settings, connect
 from headrace.backends.memory import MemoryBackend
 from headrace.cyclotron import JobInit, Manager, Worker
 from headrace.cyclotron.shard import Shard
-from headrace.errors import ConfigError, InvalidJob, JobNotFound, PayloadTooLarge, QueueFull, Unavailable
+from headrace.errors import ConfigError, HeadraceError, InvalidJob, JobNotFound, PayloadTooLarge, QueueFull, Unavailable
 from headrace.seam.records import Inserted, Row, Selector, Stamp
 from tests.cyclotron.conftest import MakeClient
 from tests.worker.stores import Plain
@@ -162,6 +163,25 @@ class TestChunks:
             manager = Manager(client, chunk_size=10)
             assert len(await manager.bulk_create_jobs(jobs)) == 100
             assert len(await manager.list_jobs(limit=1_000)) == 100
+
+    @pytest.mark.parametrize("size", [64, 1_000])
+    async def test_of_64_jobs_are_one_transaction_and_larger_ones_may_be_a_few(self, tmp_path: Path, size: int) -> None:
+        """Jobs of a thousand teams would hold SQLite for too long at once. Of the last chunk, one job fails."""
+        path, jobs = tmp_path / "jobs.db", [init(number, team_id=number) for number in range(1_000)]
+        async with connect(f"sqlite:///{path}", patience=0) as client:
+            manager = Manager(client, chunk_size=size)
+            await manager.open()
+            with closing(apsw.Connection(str(path))) as file:
+                refuse = "BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+                file.execute(f"CREATE TRIGGER refuse BEFORE INSERT ON jobs WHEN NEW.tenant = '999' {refuse}")
+            with pytest.raises(HeadraceError, match="not this one"):
+                await manager.bulk_create_jobs(jobs)
+            [stored] = (await manager.depths()).values()
+            assert stored == 960 if size == 64 else 64 < (stored or 0) < 1_000
+            with closing(apsw.Connection(str(path))) as file:
+                file.execute("DROP TRIGGER refuse")
+            assert len(await manager.bulk_create_jobs(jobs)) == 1_000
+            assert await manager.depths() == {0: 1_000}
 
     async def test_one_that_fails_stops_no_other_and_they_stay_in_order(self) -> None:
         store = Noted(MemoryBackend())

@@ -65,11 +65,11 @@ class Manager:
     ) -> None:
         """``shards``: the stores, as URLs or clients. ``depth_limit``: how many jobs may wait in each of them, which is
         looked at every ``check_interval``. ``when_full``: ``"raise"`` ``QueueFull``, ``"block"`` for up to ``timeout``
-        until there is room, or ``"reroute"`` to the shards that have some. ``chunk_size``: jobs per transaction.
-        ``parallel``: several chunks at once. ``copy`` (PostgreSQL, unless a URL says ``copy=`` itself) and
-        ``compress_vm_state``, which counts for more than ``payloads``, are for shards given as URLs; a client has
-        settings of its own, as ``settings`` are. Of several shards with ``objects``, each is a client with a prefix
-        of its own.
+        until there is room, or ``"reroute"`` to the shards that have some. ``chunk_size``: jobs that go to a
+        store together; up to 64 are one transaction, more may be a few. ``parallel``: several chunks at once.
+        ``copy`` (PostgreSQL, unless a URL says ``copy=`` itself) and ``compress_vm_state``, which counts for more than
+        ``payloads``, are for shards given as URLs; a client has settings of its own, as ``settings`` are. Of several
+        shards with ``objects``, each is a client with a prefix of its own.
         """
         given = [shards] if isinstance(shards, str | Client) else list(shards)
         if not given:
@@ -125,8 +125,10 @@ class Manager:
     async def bulk_create_jobs(self, jobs: Iterable[JobInit]) -> list[UUID]:
         """Store many jobs; returns their ids, in order. All are checked before the first is stored.
 
-        Each chunk is a transaction of its own. If one fails, the others are stored all the same, and the error is
-        raised in the end. ``QueueFull`` lists in ``admitted`` and ``refused`` which jobs are stored.
+        If a chunk fails, the others are stored all the same, and the error is raised in the end. A chunk of up to 64
+        jobs and 64 MiB is stored whole or not at all. A larger one may be stored in part: it is cut into transactions
+        where it would hold up the store for more than 50 ms, say by jobs of very many teams. ``QueueFull`` lists in
+        ``admitted`` and ``refused`` which jobs are stored.
 
         Call it again with the same objects, and what is stored already is not stored twice, on whichever shard it is:
         the objects know where they were sent, and go nowhere else. Other objects with the same ids are looked for on

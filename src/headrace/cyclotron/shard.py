@@ -95,8 +95,8 @@ class Shard:
         return found
 
     async def take(self, inits: Sequence[JobInit]) -> list[JobInit]:
-        """Store what there is room for, as one transaction, and note in the jobs that they were sent here. Returns
-        those for which there is none."""
+        """Store what there is room for, as one batch, and note in the jobs that they were sent here. Returns those for
+        which there is none."""
         room = len(inits) if self._limit is None else min(len(inits), max(0, self._limit - self._depth))
         part, left = inits[:room], list(inits[room:])
         if not part:
