@@ -101,4 +101,5 @@ def _sum(a: QueueStats, b: QueueStats) -> QueueStats:
         a.failed + b.failed,
         max(ages, default=None),
         min(ends) if paused and ends else None,
+        min((one.next_due_in for one in (a, b) if one.next_due_in is not None), default=None),
     )

@@ -434,11 +434,11 @@ def _selection(sel: r.Selector, at: int, above: r.JobId | None) -> tuple[int, by
 
 
 def _queue_stats(queue: Sequence[Any], overdue: int) -> r.QueueStats:
-    name, paused, available, scheduled, running, jobs_paused, completed, cancelled, failed, oldest, until = queue
-    age, paused_until = max(overdue, int(oldest)), int(until)
+    name, paused, available, scheduled, running, jobs_paused, completed, cancelled, failed, oldest, until, later = queue
+    age, paused_until, next_due_in = max(overdue, int(oldest)), int(until), int(later)
     return r.QueueStats(
         name.decode(), bool(paused), available, scheduled, running, jobs_paused, completed, cancelled, failed,
-        None if age < 0 else age, None if paused_until < 0 else paused_until,
+        None if age < 0 else age, None if paused_until < 0 else paused_until, None if next_due_in < 0 else next_due_in,
     )  # fmt: skip
 
 
