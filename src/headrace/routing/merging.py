@@ -95,4 +95,5 @@ def _sum(a: QueueStats, b: QueueStats) -> QueueStats:
         **{name: getattr(a, name) + getattr(b, name) for name in COUNTS},
         oldest_due_age=max(ages, default=None),
         paused_until=min(ends) if paused and ends else None,
+        next_due_in=min((one.next_due_in for one in (a, b) if one.next_due_in is not None), default=None),
     )

@@ -591,6 +591,8 @@ class QueueStats(Struct, frozen=True):
     """How long the longest-waiting due job has been due; jobs that wait to be called in their group do not count."""
     paused_until: int | None = None
     """When the pause ends by itself; None: it does not, or there is none."""
+    next_due_in: int | None = None
+    """How long until the first of those that are scheduled is due; None: none is."""
 
     @property
     def due(self) -> int:

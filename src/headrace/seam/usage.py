@@ -18,7 +18,8 @@ class Usage(Struct, frozen=True):
     volume."""
     parts: dict[str, int] = {}
     """More for people: ``free`` bytes that can be used again, ``wal`` bytes, ``dead_tuples``, and the ``reserve``,
-    which does not count as used."""
+    which does not count as used. And signs of pressure on a server: how many ``commits`` or ``commands`` there were so
+    far, how many ``archive_failures``, and whether what it saves could not be written (``save_failed``)."""
 
 
 class MeasureUsage(Protocol):

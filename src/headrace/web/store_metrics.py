@@ -82,7 +82,7 @@ def of_store(
     yield gauge("kept_records", "Ended jobs, ticks and keys that are kept.", ["class"], kept)
     yield gauge("backend_bytes", "Bytes of the store, where it can tell.", ["backend"], [((backend,), usage.used)])
     parts = [((backend, part), number) for part, number in usage.parts.items()]
-    words = "More about that: bytes that are free, logged or kept aside, and dead tuples, as far as the store has them."
+    words = "More about that: bytes that are free, logged or kept aside, commits, failed backups, if it has them."
     yield gauge("backend_part", words, ["backend", "part"], parts)
     yield gauge("workers", "Workers that are alive.", [], [((), len(stats.workers))])
     yield from _of_workers(stats.workers)

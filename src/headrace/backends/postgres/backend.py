@@ -525,8 +525,9 @@ class PostgresBackend:
                 return found
 
     async def usage(self) -> Usage:
-        [[used, dead, wal, reserve, free]] = await self._call("usage")
-        return Usage(used, None, {"dead_tuples": dead, "wal": wal, "reserve": reserve, "free": free})
+        [[used, *numbers]] = await self._call("usage")
+        parts = "dead_tuples", "wal", "reserve", "free", "commits", "archive_failures"
+        return Usage(used, None, dict(zip(parts, numbers, strict=True)))
 
     async def reserve(self, bytes: int) -> int:
         """See :class:`headrace.seam.usage.KeepReserve`."""

@@ -116,7 +116,8 @@ $$;
 CREATE FUNCTION stats_v1(p_at bigint, p_cap integer, p_names text[] DEFAULT NULL, p_above integer DEFAULT NULL)
 RETURNS TABLE (
     name text, paused boolean, available bigint, scheduled bigint, running bigint, jobs_paused bigint, completed bigint,
-    cancelled bigint, failed bigint, oldest bigint, paused_until bigint, more integer
+    cancelled bigint, failed bigint, oldest bigint, paused_until bigint, next_in bigint,
+    more integer
 ) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -138,7 +139,10 @@ BEGIN
         CASE WHEN h.scheduled < p_cap THEN h.scheduled ELSE beyond_due(v_now, q.qid, p_cap, w.available) END,
         coalesce(w.running, 0), coalesce(w.jobs_paused, 0),
         coalesce(w.completed, 0), coalesce(w.cancelled, 0), coalesce(w.failed, 0), h.oldest,
-        CASE WHEN q.paused_until > v_now AND q.paused_until < 9007199254740991 THEN q.paused_until END, NULL::integer
+        CASE WHEN q.paused_until > v_now AND q.paused_until < 9007199254740991 THEN q.paused_until END,
+        least((  -- ready_later
+            SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > v_now ORDER BY y.qid, y.run_at LIMIT 1
+        ), CASE WHEN q.governed THEN next_asleep(v_now, q.qid) END) - v_now, NULL::integer
     FROM all_queues AS q LEFT JOIN (
         SELECT c.* FROM queue_counts AS c WHERE c.qid = ANY (v_qids)
     ) AS w ON w.qid = q.qid
@@ -171,7 +175,7 @@ BEGIN
     );
     IF p_names IS NULL AND cardinality(v_qids) = c_most THEN
         RETURN QUERY SELECT NULL::text, NULL::boolean, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint,
-            NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, v_qids[c_most];
+            NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, v_qids[c_most];
     END IF;
 END $$;
 

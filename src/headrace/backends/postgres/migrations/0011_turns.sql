@@ -202,6 +202,14 @@ BEGIN
     ));
 END $$;
 
+-- When the first of the jobs of a governed queue that are not due is.
+CREATE FUNCTION next_asleep(p_now bigint, p_qid integer) RETURNS bigint
+LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+    SELECT y.run_at FROM ready AS y  -- ready_asleep_qid
+    WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1 AND y.run_at > p_now
+    ORDER BY y.qid, y.run_at LIMIT 1
+$$;
+
 -- How many of the available jobs of a queue are not due, by counting those that are, up to a bound; the bound, if there are more.
 CREATE FUNCTION beyond_due(p_now bigint, p_qid integer, p_cap integer, p_available bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
