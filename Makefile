@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := .venv-demo
+# Pythons of pyenv, the newest first: its commands work only for those that are switched on.
+PYENV = $(shell ls -dr "$(HOME)"/.pyenv/versions/3.1[2-9]*/bin/python 2>/dev/null)
+NEWER = $(shell for one in python3.14 python3.13 python3.12 $(PYENV); do $$one -c '' 2>/dev/null && echo $$one && break; done)
 # Tests wait for servers and leases as much as they compute, so there are two processes more than cores.
-NEWER = $(shell for one in python3.14 python3.13 python3.12; do $$one -c '' 2>/dev/null && echo $$one && break; done)
 PROCESSES = $(shell $(BIN)/python -c 'import os; print(os.cpu_count() + 2)')
 PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 # Tests start hundreds of processes, each of which would compile the package anew.

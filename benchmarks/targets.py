@@ -145,14 +145,13 @@ class Single:
 
     def targets(self) -> list[Target]:
         """All of one store; the best peer is the best that makes jobs as durable."""
-        ours, sync, peers = self.ours, self.sync, [(name, "enqueue") for name in self.peers]
+        ours, peers = self.ours, [(name, "enqueue") for name in self.peers]
         return [
             Target("one enqueue against the best peer", ours, "enqueue", 1, against=tuple(peers)),
             Target(
                 "CPU of one enqueue against the bare driver", ours, "enqueue_cpu", 1.3, at_least=False,
                 against=((self.bare, "enqueue_cpu"),),
             ),
-            Target("one blocking enqueue against an awaited one", sync, "enqueue", 0.9, against=((ours, "enqueue"),)),
             *self.blocking(),
             Target("one pick-up p50, ms", ours, "pickup_p50", self.pickup, at_least=False),
             Target("one reply p50, ms", ours, "reply_p50", self.reply, at_least=False),
@@ -165,8 +164,11 @@ class Single:
 
     def blocking(self) -> list[Target]:
         """What code that blocks may expect."""
-        peers = tuple((name, "enqueue") for name in self.sync_peers)
-        return [Target("one blocking enqueue against the best peer", self.sync, "enqueue", 1, against=peers)]
+        awaited, peers = (self.ours, "enqueue"), tuple((name, "enqueue") for name in self.sync_peers)
+        return [
+            Target("one blocking enqueue against an awaited one", self.sync, "enqueue", 0.9, against=(awaited,)),
+            Target("one blocking enqueue against the best peer", self.sync, "enqueue", 1, against=peers),
+        ]
 
 
 _SQLITE_PEERS = ("litequeue-full", "huey-sqlite")

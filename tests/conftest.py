@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
@@ -101,6 +102,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             above.setdefault(above_stores, []).append(item)
     if unknown := {name for name in SAMPLED if "::" in name} - {name for name, _ in tests}:
         raise pytest.UsageError(f"SAMPLED in tests/conftest.py names tests that do not exist: {', '.join(unknown)}")
+    files = Counter(path.name for path in {item.path for item in items})
+    if several := [name for name in SAMPLED if files[name] > 1]:
+        raise pytest.UsageError(f"SAMPLED in tests/conftest.py names several files at once: {', '.join(several)}")
     gone: set[pytest.Item] = {item for item in items if _is_left_out(item)}
     samples = [(SAMPLED[name], variants) for (name, _), variants in tests.items()]
     samples += [(ON_STORES, variants) for variants in above.values()]

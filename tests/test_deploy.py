@@ -6,11 +6,12 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,9 @@ from tests.postgres import server
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 APP = """
+import time
+from pathlib import Path
+
 from headrace import App
 
 app = App()
@@ -33,6 +37,12 @@ app = App()
 @app.task(queue="mail")
 def hello() -> str:
     return "hello"
+
+
+@app.task
+def hold(until: str) -> None:
+    while not Path(until).exists():
+        time.sleep(0.05)
 """
 DEADLINE = 120
 
@@ -125,6 +135,54 @@ def test_workers_start_are_found_healthy_and_stop(unit: Any, tmp_path: Path, dat
         worker.wait()
 
 
+KNOWN = {
+    "Unit": {"Description", "After", "Wants", "StartLimitIntervalSec"},
+    "Service": {
+        "Type", "User", "WorkingDirectory", "Environment", "ExecStart", "KillMode", "TimeoutStopSec", "Restart",
+        "RestartSec", "NoNewPrivileges", "PrivateTmp", "ProtectSystem",
+    },
+    "Install": {"WantedBy"},
+}  # fmt: skip
+"""The keys of systemd that the unit has, by section, from systemd's manuals."""
+
+
+def test_the_unit_has_keys_that_systemd_knows(tmp_path: Path) -> None:
+    """By its manuals, and where systemd is there, by itself: it ignores a misspelt key."""
+    text = (DEPLOY / "headrace-worker.service").read_text()
+    found: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("["):
+            keys = found.setdefault(line.strip("[]"), set())
+        elif name := re.match(r"\w+(?==)", line):
+            keys.add(name[0])
+    assert found == KNOWN
+    if (systemd_analyze := shutil.which("systemd-analyze")) is not None:
+        unit = tmp_path / "headrace-worker.service"
+        unit.write_text(text.replace("/srv/shop/.venv/bin/headrace", sys.executable))
+        assert _told([systemd_analyze, "verify", unit]) == (0, "")
+        unit.write_text(unit.read_text().replace("RestartSec=", "RestartSecs="))
+        assert "Unknown key" in _told([systemd_analyze, "verify", unit])[1]
+
+
+def test_the_dockerfile_is_clean() -> None:
+    """By hadolint where it is there, and by the rules that matter here."""
+    steps = DockerfileParser(str(DEPLOY / "Dockerfile")).structure
+    images = [step["value"].split()[0] for step in steps if step["instruction"] == "FROM"]
+    assert images
+    assert all(re.fullmatch(r".+:\d.*", image) for image in images), "a tag that says which version"
+    assert all(step["value"].startswith("/") for step in steps if step["instruction"] == "WORKDIR")
+    installs = [step["value"] for step in steps if "pip install" in step["value"]]
+    assert installs
+    assert all("--no-cache-dir" in step for step in installs)
+    if (hadolint := shutil.which("hadolint", path=str(Path(sys.executable).parent))) is not None:
+        assert _told([hadolint, DEPLOY / "Dockerfile"]) == (0, "")
+
+
+def _told(command: Sequence[str | Path]) -> tuple[int, str]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    return done.returncode, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("file", ["worker.yaml", "migrate.yaml"])
 def test_manifests_fit_their_schema(file: str) -> None:
     documents = list(yaml.safe_load_all((DEPLOY / "kubernetes" / file).read_text()))
@@ -155,6 +213,27 @@ def test_the_query_for_autoscaling_counts_what_is_due_and_what_runs(tmp_path: Pa
         for due in (1, 2):
             assert run(enqueue, tmp_path, environment) == 0
             assert connection.execute(query).fetchall() == [(due,)]
+        hold = ["headrace", "enqueue", "shop.hold", "--app", "shop", "--arg", f'until="{tmp_path}/end"']
+        assert run(hold, tmp_path, environment) == 0
+        command = _here(["headrace", "worker", "shop:app", "--queue", "default"])
+        worker = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+        try:
+            running = "SELECT available, running FROM headrace.stats_v1(NULL, 10000, ARRAY['default'])"
+            _until(worker, lambda: connection.execute(running).fetchall() == [(0, 1)])
+            assert connection.execute(query).fetchall() == [(3,)]
+            (tmp_path / "end").touch()
+            _until(worker, lambda: connection.execute(query).fetchall() == [(2,)])
+        finally:
+            worker.kill()
+            worker.wait()
+
+
+def _until(worker: subprocess.Popen[bytes], reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not reached():
+        assert worker.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_the_page_names_every_file() -> None:

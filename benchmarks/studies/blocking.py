@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.studies.blocking`` measures all systems of a store in turn, several times over, on one server,
 and takes some minutes; ``--quick`` shows that everything works. To be reached: ``task.enqueue_sync`` is as fast as the
-best of them.
+best of them, and at most a tenth slower than ``await task.enqueue`` on the same store. A target that some rounds reach
+and others miss is told as noise.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SINGLE = {single.store: single for single in targets.SINGLE}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code is 1 if something could not be measured, whatever the targets say."""
+    """The exit code is 1 if something could not be measured, or a target was missed, unless in a quick run."""
     given = _parse(arguments)
     started, cores = time.monotonic(), Cores.pick()
     with Servers(None, cores.other) as servers:
@@ -41,22 +42,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
             harness.measure(Enqueue(), harness.installed([SYSTEMS[name] for name in systems(store)]))
     print(results.table(run))
     print()
-    print(targets.report(targets.verdicts(run, judged())))
+    verdicts = targets.verdicts(run, judged())
+    print(targets.report(verdicts))
+    noise = [verdict for verdict in verdicts if verdict.word == "MISSED" and _noisy(run, verdict.target)]
+    for verdict in noise:
+        print(f"noise: {verdict.target.system}, {verdict.target.what}: the rounds lie on both sides of the bound")
     print(f"\n{time.monotonic() - started:.0f} s")
-    if not given.quick:
-        run.write(given.output)
-    return 1 if run.failures else 0
+    if given.quick:
+        return 1 if run.failures else 0
+    run.write(given.output)
+    print(f"written to {given.output}")
+    return 1 if run.failures or any(one.word == "MISSED" and one not in noise for one in verdicts) else 0
+
+
+def _noisy(run: results.Run, target: targets.Target) -> bool:
+    """Whether our best round reached what was missed, beside the worst round of whom it is held against."""
+    ours = run.find(target.system, target.metric)
+    others = [found for where in target.against if (found := run.find(*where)) is not None]
+    best = max(others, key=lambda found: found.median)
+    return ours is not None and max(ours.values) >= target.bound * min(best.values)
 
 
 def systems(store: str) -> list[str]:
-    """Ours, and all that block on the same store."""
+    """Ours, the same awaited, and all that block on the same store."""
     single = SINGLE[store]
-    return [single.sync, *single.sync_peers]
+    return [single.sync, single.ours, *single.sync_peers]
 
 
 def judged() -> list[targets.Target]:
     """The targets that speak of nothing else."""
-    return [target for single in targets.SINGLE for target in single.blocking()]
+    return [target for single in SINGLE.values() for target in single.blocking()]
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -8,7 +8,6 @@ HEADRACE_URL=postgresql://localhost/archive headrace worker archive:app      a w
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,12 @@ import psycopg
 
 from headrace import App, Handle, Job, exponential
 
-URL = os.environ.get("HEADRACE_URL", "postgresql://localhost/archive")
 TABLES = (Path(__file__).parent / "tables.sql").read_text("utf-8")
 DATED = re.compile(r"(\d{4}-\d{2}-\d{2}): (.+)")
 
-app = App(URL)
+app = App()
+URL = app.client.settings.url
+"""Of the store, which is the database of our own tables too."""
 
 
 class RateLimited(Exception):

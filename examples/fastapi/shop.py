@@ -14,7 +14,7 @@ from headrace import App, JobInfo
 from headrace.contrib.fastapi import Jobs, lifespan
 from headrace.errors import JobError, JobNotFound, WaitTimeout
 
-jobs = App(os.environ.get("SHOP_JOBS", "sqlite:///shop.db"))
+jobs = App()
 web = FastAPI(lifespan=lifespan(jobs, worker=os.environ.get("WORKER") == "here"))
 
 

@@ -15,7 +15,7 @@ from headrace.errors import JobNotFound, WaitTimeout
 
 web = Flask(__name__)
 web.config["SENDER"] = "shop@example.org"
-jobs = App(os.environ.get("SHOP_JOBS", "sqlite:///shop.db"))
+jobs = App()
 headrace = Headrace(web, jobs, worker=os.environ.get("WORKER") == "here")
 
 

@@ -3,7 +3,6 @@
 headrace worker webhooks:app    delivers what `send` has enqueued
 """
 
-import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -26,7 +25,7 @@ TRIES_KEPT = 10
 RETRIED = frozenset({408, 425, 429})
 """The statuses below 500 that say "later" rather than "no"."""
 
-app = App(os.environ.get("HEADRACE_URL", "sqlite:///webhooks.db"))
+app = App()
 fetcher = Fetcher()
 
 

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Outcome, Patch, Paused, Retry, Sections
     from headrace.vault.vault import Replayed, Vault, VaultFile
     from headrace.worker.current import CurrentJob, current_job, progress
+    from headrace.worker.given import given
     from headrace.worker.handler import Ending
     from headrace.worker.job import CancelToken, Job, Lease
     from headrace.worker.job_fields import JobFields
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from headrace.worker.pull import Pull
     from headrace.worker.pulled_job import Flush, PulledJob
     from headrace.worker.retry import RetryPolicy, exponential, forever, gentle, immediate, never, persistent
-    from headrace.worker.startups import given
 
 __all__ = [
     "Action", "Admin", "Again", "App", "AsyncBound", "AuditEntry", "BatchTask", "Bound", "Bundle", "CancelToken",
@@ -140,7 +140,7 @@ _NAMES = {
     "headrace.worker.pull": "Pull",
     "headrace.worker.pulled_job": "Flush PulledJob",
     "headrace.worker.retry": "RetryPolicy exponential forever gentle immediate never persistent",
-    "headrace.worker.startups": "given",
+    "headrace.worker.given": "given",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 """The module of each public name."""

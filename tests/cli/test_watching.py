@@ -170,6 +170,60 @@ def test_workers_are_listed(run: Run, run_json: RunJson, start: Any) -> None:
     assert "0 of 3" in run("workers", *URL).stdout
 
 
+COUNT = """
+
+@app.task
+async def count(job: Job[None], path: str) -> None:
+    job.progress(0.4, "rows\\x1b[2J read")
+    await gate.function(path)
+"""
+
+
+def test_how_far_a_job_has_come(
+    project: Path, run: Run, run_json: RunJson, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the job, in a list and on top's screen, and only there until it has ended."""
+    (project / "jobs.py").write_text((project / "jobs.py").read_text() + COUNT)
+    done = project / "done"
+    job = run_json("enqueue", "count", "--app", "jobs", "--arg", f'path="{done}"')["id"]
+    worker = start("worker", "jobs", env={"HEADRACE_WORKER__LEASE": "2s"})
+    try:
+        worker.event("worker_started")
+        while (seen := run_json("job", "show", job, *URL))["progress"] is None:
+            assert worker.popen.poll() is None
+        assert seen["progress"] == {"done": 0.4, "note": "rows\x1b[2J read"}
+        assert "progress     40 %, rows\\x1b[2J read\n" in run("job", "show", job, *URL).stdout
+        [line] = run("job", "list", "state:running", *URL).stdout.splitlines()[1:]
+        assert line.endswith(": 40 %, rows\\x1b[2J read")
+        assert f"jobs.count  {job}  40 %, rows\\x1b[2J read" in asyncio.run(_seen_on_top(monkeypatch))
+    finally:
+        done.touch()
+    while run_json("job", "show", job, *URL)["state"] != "completed":
+        assert worker.popen.poll() is None
+    assert "progress" not in run("job", "show", job, *URL).stdout
+
+
+async def _seen_on_top(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What ``headrace top`` has on its screen."""
+    seen: asyncio.Queue[Any] = asyncio.Queue()
+
+    def noted(*given: Any) -> Any:
+        shown = screen(*given)
+        seen.put_nowait(shown)
+        return shown
+
+    monkeypatch.setattr(top, "screen", noted)
+    async with App(URL[1]) as app:
+        watching = asyncio.create_task(top._watch(Admin(app.client), 0.2))
+        async with asyncio.timeout(60):
+            shown = await seen.get()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    console = Console(width=120, file=(text := StringIO()))
+    console.print(shown)
+    return text.getvalue()
+
+
 def test_settings_and_their_origins(run_json: RunJson, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_WORKER__CONCURRENCY", "7")
     (project / "headrace.toml").write_text('result_ttl = "2h"\nurl = "postgresql://ada:s3cret@db/jobs"\n')

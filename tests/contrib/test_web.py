@@ -33,7 +33,7 @@ Load = Callable[[str], ModuleType]
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Imports the example of a framework, with a store of its own."""
-    monkeypatch.setenv("SHOP_JOBS", f"sqlite:///{tmp_path}/shop.db")
+    monkeypatch.setenv("HEADRACE_URL", f"sqlite:///{tmp_path}/shop.db")
     monkeypatch.setenv("WORKER", "here")
 
     def loaded(framework: str) -> ModuleType:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from ssl import TLSVersion, create_default_context
 from typing import Any
 
 import asyncpg
 import psycopg
+import psycopg_pool
 import pytest
 import redis
 import redis.asyncio
@@ -20,14 +22,7 @@ from headrace.api.foreign import url_of
 from headrace.errors import ConfigError
 from tests import postgres, valkey
 
-
-class Pool:
-    """As psycopg_pool keeps what it was made with."""
-
-    __module__ = "psycopg_pool.pool"
-
-    def __init__(self, conninfo: Any, kwargs: Any = None) -> None:
-        self.conninfo, self.kwargs = conninfo, kwargs
+Pool = partial(psycopg_pool.ConnectionPool, open=False)
 
 
 @pytest.mark.parametrize(
@@ -42,11 +37,13 @@ class Pool:
         (redis.Redis(unix_socket_path="/run/valkey.sock", db=2), "redis+unix:///run/valkey.sock?database=2"),
         (redis.Redis.from_url("rediss://:p@h:1/2"), "rediss://:p@h:1/2"),
         (
-            Pool("host=db dbname=shop user=ada", {"password": "p w", "autocommit": True}),
+            Pool("host=db dbname=shop user=ada", kwargs={"password": "p w", "autocommit": True}),
             "postgresql://ada:p%20w@db/shop",
         ),
         (Pool("postgresql://ada@db:7/shop?sslmode=require"), "postgresql://ada@db:7/shop?sslmode=require"),
         (Pool("host=/run/pg,other dbname=shop"), "postgresql:///shop?host=%2Frun%2Fpg%2Cother"),
+        (psycopg_pool.NullConnectionPool("dbname=shop", open=False), "postgresql:///shop"),
+        (psycopg_pool.AsyncConnectionPool("dbname=shop", open=False), "postgresql:///shop"),
         (sqlalchemy.create_engine("sqlite:///jobs.db"), "sqlite:///jobs.db"),
         (sqlalchemy.create_engine("postgresql+psycopg://a:b%40@db:9/shop"), "postgresql://a:b%40@db:9/shop"),
         (create_async_engine("postgresql+asyncpg://db/shop"), "postgresql://db/shop"),
@@ -63,7 +60,7 @@ class Pool:
             "sqlite:///jobs.db",
         ),
     ],
-    ids=range(17),
+    ids=range(19),
 )
 def test_settings_are_read(given: Any, url: str) -> None:
     assert url_of(given) == url
@@ -77,6 +74,10 @@ def test_settings_are_read(given: Any, url: str) -> None:
         (redis.sentinel.Sentinel([("h", 1)]).master_for("m"), r"redis\+sentinel://"),
         (redis.Redis(credential_provider=redis.UsernamePasswordCredentialProvider("a", "b")), "credential_provider"),
         (Pool(lambda: "host=db"), "made by a function"),
+        (
+            Pool("dbname=shop", configure=print),
+            "ConnectionPool leads .* a URL: what its configure= does cannot be carried over",
+        ),
         (redis.Redis(ssl=True, ssl_min_version=TLSVersion.TLSv1_3), "its ssl_min_version cannot be carried over"),
         (sqlalchemy.create_engine("sqlite://"), "memory://"),
         (sqlalchemy.create_engine("sqlite:///file:jobs.db?mode=ro&uri=true"), "a URI of SQLite's own"),
@@ -89,7 +90,7 @@ def test_settings_are_read(given: Any, url: str) -> None:
         (object(), "expected text like sqlite:///jobs.db"),
         (7, "expected text like sqlite:///jobs.db"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_what_cannot_be_read_is_told(given: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):

@@ -11,7 +11,23 @@ from typing import Any
 
 import pytest
 
-from headrace import App, Bundle, CurrentJob, Done, Job, Outcome, SyncApp, current_job, given, never
+from headrace import (
+    App,
+    Bundle,
+    CurrentJob,
+    Done,
+    Job,
+    Next,
+    Outcome,
+    Queue,
+    Subject,
+    SyncApp,
+    Visited,
+    current_job,
+    given,
+    never,
+)
+from headrace.api.crawler import Cursor
 from headrace.errors import ConfigError, JobFailed
 from tests.facades.harness import script, within
 
@@ -178,6 +194,55 @@ class TestWorker:
             assert await handle.result() == "bundle"
 
 
+class TestBatches:
+    @pytest.mark.parametrize("chained", [False, True])
+    async def test_are_given_too(self, app: App, chained: bool) -> None:
+        """With and without middleware, in a bundle, by name alone, and with stand-ins."""
+        bundle = Bundle()
+
+        @bundle.batch(size=10)
+        async def double(jobs: list[Job[int]], pool: Pool = given, *, model: Model = given) -> list[str]:
+            assert app.use(Model) is model
+            return [f"{pool.name} {2 * job.payload}" for job in jobs]
+
+        async def watch(job: Job[Any], next: Next) -> Outcome:
+            return await next(job)
+
+        app.include(bundle)
+        app.startup(Pool_of_the_bundle)
+        app.startup(_model)
+        if chained:
+            app.middleware(watch)
+        async with app:
+            handles = await app.enqueue_many([double.job(n) for n in (1, 2)])
+            await within(app.drain())
+            assert [await handle.result() for handle in handles] == ["bundle 2", "bundle 4"]
+            with app.using({Pool: Pool("fake")}):
+                handle = await double.enqueue(3)
+                await within(app.drain())
+            assert await handle.result() == "fake 6"
+
+    async def test_what_nobody_makes(self, app: App) -> None:
+        @app.batch(name="many")
+        async def many(jobs: list[Job[int]], pool: Pool = given) -> None: ...
+
+        with pytest.raises(ConfigError, match=r"batch task many: pool: no @app\.startup.* function makes Pool"):
+            await within(app.drain())
+
+    def test_refused(self, app: App) -> None:
+        async def bare(jobs: list[Job[int]], pool=given) -> None: ...  # type: ignore[no-untyped-def]
+        async def two(jobs: list[Job[int]], more: int, pool: Pool = given) -> None: ...
+
+        with pytest.raises(ConfigError, match="pool: given needs an annotation"):
+            app.batch(bare)
+        with pytest.raises(ConfigError, match="one parameter, the list of jobs, besides those that are given, got 2"):
+            app.batch(two)  # type: ignore[call-overload]
+
+
+def _model() -> Model:
+    return Model()
+
+
 def Pool_of_the_bundle() -> Pool:
     return Pool("bundle")
 
@@ -228,6 +293,24 @@ class TestRefused:
 
         with pytest.raises(Exception, match="unknown parameter 'pool'"):
             await name.enqueue(1, pool=Pool())
+
+    def test_where_nothing_is_given(self, app: App) -> None:
+        """The handlers of queues, trackers and crawlers, and start-up functions, would get the mark itself."""
+
+        async def of_a_queue(job: Job[Any], pool: Pool = given) -> None: ...
+        async def of_a_tracker(subjects: list[Subject], pool: Pool = given) -> Visited | None: ...
+        async def of_a_crawler(cursor: Cursor, pool: Pool = given) -> str | None: ...
+        def of_a_start(pool: Pool = given) -> Model: ...  # type: ignore[empty-body]
+
+        only = "pool: only tasks and batch tasks are given something; "
+        with pytest.raises(ConfigError, match=f"^queue mail: {only}make it where the queue is opened$"):
+            Queue[Any, Any]("mail", "memory://").execute(of_a_queue)
+        with pytest.raises(ConfigError, match=rf"^tracker 'watch': {only}call app\.use\(Type\) in it$"):
+            app.tracker("watch", of_a_tracker, {"DAILY": "1d"})
+        with pytest.raises(ConfigError, match=rf"^crawler 'hunt': {only}call app\.use\(Type\) in it$"):
+            app.crawler("hunt", of_a_crawler, every="1h")
+        with pytest.raises(ConfigError, match=rf"^startup .*of_a_start: {only}call app\.use\(Type\) in it$"):
+            app.startup(of_a_start)
 
 
 def _nothing() -> None: ...

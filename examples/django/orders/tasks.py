@@ -3,7 +3,7 @@
 from django.db import transaction
 from django.db.models import F
 
-from headrace import exponential
+from headrace import Fail, exponential
 from headrace.contrib.django import app, enqueue
 
 from .models import Order
@@ -40,6 +40,12 @@ def duplicate(order_id: int) -> int:
 @app.task
 def sign_in(email: str, token: str) -> None:
     """A task with an argument that sounds secret: people who look after jobs do not see it."""
+
+
+@app.task
+def refuse_order(order_id: int) -> Fail:
+    """A task that gives up by itself: its job is a dead letter at once."""
+    return Fail("no more of these", reason="sold out")
 
 
 app.cron("0 6 * * *", count, tz="Europe/Madrid")

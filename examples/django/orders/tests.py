@@ -1,18 +1,19 @@
 """The tests of the shop: ``python manage.py test``."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import TestCase, TransactionTestCase
 from django.utils import timezone
 
+from headrace import Cron, Every
 from headrace.contrib.django import app, bind, enqueue, jobs
 from headrace.contrib.django.test import JobsMixin, StoreMixin
 
 from .models import Order
-from .tasks import add, count, duplicate, receipt, sign_in
+from .tasks import add, count, duplicate, receipt, refuse_order, sign_in
 
 
 class OrderTests(JobsMixin, TestCase):
@@ -159,6 +160,55 @@ class AdminTests(JobsMixin, TestCase):
         self.assertContains(page, "•••")
         self.assertNotContains(page, "s3cret")
 
+    def test_dead_letters(self) -> None:
+        """Each with its reason, and the tracebacks of its failures."""
+        dead, waiting = enqueue(receipt.options(max_attempts=1), 404), enqueue(receipt.options(delay="1h"), 7)
+        refused = enqueue(refuse_order, 9)
+        self.jobs.run()
+        listed = self.client.get("/admin/headrace/deadletter/")
+        self.assertContains(listed, f"/admin/headrace/job/{dead}/change/")
+        self.assertContains(listed, "<td>orders.tasks.receipt</td><td>mail</td><td>failed</td><td>1</td>")
+        self.assertContains(listed, "retries exhausted</td>", count=1)
+        self.assertContains(listed, "sold out</td>", count=1)
+        self.assertNotContains(listed, str(waiting))
+        listed = self.client.get("/admin/headrace/deadletter/?reason=sold+out")
+        self.assertContains(listed, str(refused))
+        self.assertNotContains(listed, str(dead))
+        page = self.client.get(f"/admin/headrace/job/{dead}/change/")
+        self.assertContains(page, "retries exhausted")
+        self.assertContains(page, "<h2>Attempt 1: Order.DoesNotExist: Order matching query does not exist.</h2>")
+        self.assertContains(page, "<pre>Traceback (most recent call last):")
+        self.assertContains(page, "order = Order.objects.get(pk=order_id)")
+        page = self.client.get(f"/admin/headrace/job/{waiting}/change/")
+        self.assertContains(page, '<p class="help">It is scheduled')
+        self.assertNotContains(page, "<pre>")
+
+    def test_queues(self) -> None:
+        """In numbers: one job of the three is later, and one queue is paused."""
+        enqueue(receipt.options(delay="1h"), 3)
+        enqueue(duplicate.options(queue="copies"), 4)
+        jobs().wait_for(app.client.pause("copies"))
+        self.jobs.enqueued()
+        listed = self.client.get("/admin/headrace/queue/")
+        self.assertInHTML(_row("mail", 3, 1, 0, "", 0, 0, 0), listed.content.decode())
+        self.assertInHTML(_row("copies", 1, 0, 0, "yes", 0, 0, 0), listed.content.decode())
+
+    def test_schedules(self) -> None:
+        at = timezone.make_aware(datetime(2100, 1, 1, 6))
+        for spec in (
+            Every("1h", receipt.job(1), name="hourly", start=at),
+            Cron("0 6 * * *", count.job(), name="daily"),
+        ):
+            jobs().wait_for(app.schedules.put(spec))
+        jobs().wait_for(app.schedules.disable("daily"))
+        listed = self.client.get("/admin/headrace/schedule/")
+        self.assertContains(listed, "<td>hourly</td><td>every 1h</td>")
+        self.assertContains(listed, "<td>orders.tasks.receipt</td><td>mail</td><td>yes</td>")
+        self.assertContains(listed, "<td>2100-01-01 06:00:00</td>")
+        self.assertContains(listed, "<td>daily</td><td>0 6 * * *</td>")
+        self.assertContains(listed, "<td>orders.tasks.count</td><td>mail</td><td>no</td>")
+        self.assertNotContains(self.client.get("/admin/headrace/schedule/?queue=other"), "hourly")
+
     def test_nothing_can_be_changed(self) -> None:
         job = self.jobs.enqueued()[0]
         self.assertEqual(self.client.get("/admin/headrace/job/add/").status_code, 403)
@@ -171,3 +221,7 @@ class AdminTests(JobsMixin, TestCase):
         User.objects.create_user("clerk", password="clerk", is_staff=True)
         self.client.login(username="clerk", password="clerk")
         self.assertEqual(self.client.get("/admin/headrace/job/").status_code, 403)
+
+
+def _row(*cells: object) -> str:
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

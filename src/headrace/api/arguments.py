@@ -19,8 +19,8 @@ from headrace.core.callables import written
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import ENCODABLE, JsonSerde
 from headrace.types import OUTCOMES, Done
+from headrace.worker.given import given_types
 from headrace.worker.job import Job
-from headrace.worker.startups import Given
 
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -38,7 +38,7 @@ class Arguments:
         self.takes_job = bool(parameters) and _is_job(hints.get(parameters[0].name))
         if self.takes_job:
             parameters = parameters[1:]
-        self.given = {p.name: _given_type(p, hints, name) for p in parameters if isinstance(p.default, Given)}
+        self.given = given_types(parameters, hints, f"task {name}")
         """The parameters that a worker fills in, and their types."""
         parameters = [p for p in parameters if p.name not in self.given]
         for parameter in parameters:
@@ -139,12 +139,6 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         raise ConfigError(
             f"task {name}: an annotation cannot be resolved ({error}); define its type at the top of a module"
         ) from error
-
-
-def _given_type(parameter: inspect.Parameter, hints: dict[str, Any], name: str) -> Any:
-    if parameter.name not in hints or parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise ConfigError(f"task {name}: {parameter.name}: given needs an annotation, and a name to be passed by")
-    return hints[parameter.name]
 
 
 def _is_job(hint: Any) -> bool:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.errors import ConfigError, Unavailable
+from headrace.seam.forks import in_child, look
 
 R = TypeVar("R")
 
@@ -121,6 +122,7 @@ def run_behind(what: Closable, who: object, begin: Callable[[], Coroutine[Any, A
     """Run a coroutine on the loop in the background, and wait for it. ``what`` stays open there until ``who`` lets go
     of it. A fork waits for what is ``brief``."""
     global _background
+    look()
     with _lock:
         _lock.wait_for(lambda: not _forks)
         if _background is None or not _background.running:
@@ -206,7 +208,8 @@ def _release() -> None:
 
 
 atexit.register(end)
-os.register_at_fork(before=_before_fork, after_in_parent=_release, after_in_child=_forked)
+os.register_at_fork(before=_before_fork, after_in_parent=_release)
+in_child(_forked)
 
 
 class _Errand(Generic[R]):

@@ -20,6 +20,7 @@ from headrace.payloads.offload import decode_result
 from headrace.seam.records import Leased
 from headrace.text import shown
 from headrace.types import NewJob
+from headrace.worker.given import given_types
 from headrace.worker.handler import Handler
 from headrace.worker.job import Job
 from headrace.worker.middleware import Middleware, compose_many
@@ -55,7 +56,8 @@ class BatchTask(Registered, Generic[T]):
             raise ConfigError(f"batch task {name}: expected an async function, got {shown(function)}")
         super().__init__(owner, function, name, options, f"batch task {name}")
         self._size = check_whole(options.get("size", 100), f"batch task {name}: size")
-        self._payloads: JsonSerde[Any] = JsonSerde(_payload_type(function, name))
+        payload, self._given = _parameters(function, f"batch task {name}")
+        self._payloads: JsonSerde[Any] = JsonSerde(payload)
 
     def __repr__(self) -> str:
         return f"BatchTask({self.name!r}, queue={self.queue!r}, size={self._size})"
@@ -106,23 +108,28 @@ class BatchTask(Registered, Generic[T]):
 
     def handler(self, middleware: Sequence[Middleware]) -> Handler:
         """The task, ready to run in one worker."""
-        batch = compose_many(middleware, self.function)
+        batch = compose_many(middleware, self._with_given("worker"))
         return Handler(**self._handling(), load=self._load, batch=batch, batch_size=self._size)
 
     def _load(self, leased: Leased) -> Any:
         return self._owner.client.packer.decode(leased, self._payloads)
 
 
-def _payload_type(function: Callable[..., Any], name: str) -> Any:
+def _parameters(function: Callable[..., Any], what: str) -> tuple[Any, dict[str, Any]]:
+    """The type of the payloads, and what a worker fills in."""
     try:
         hints = get_type_hints(written(function))
     except Exception as error:
-        raise ConfigError(f"batch task {name}: an annotation cannot be resolved ({error})") from error
-    parameters = list(inspect.signature(function).parameters)
-    if len(parameters) != 1:
-        raise ConfigError(f"batch task {name}: expected one parameter, the list of jobs, got {len(parameters)}")
-    hint = hints.get(parameters[0], list)
+        raise ConfigError(f"{what}: an annotation cannot be resolved ({error})") from error
+    parameters = inspect.signature(function).parameters
+    given = given_types(parameters.values(), hints, what)
+    others = [name for name in parameters if name not in given]
+    if len(others) != 1:
+        raise ConfigError(
+            f"{what}: expected one parameter, the list of jobs, besides those that are given, got {len(others)}"
+        )
+    hint = hints.get(others[0], list)
     if hint is not list and get_origin(hint) is not list:
-        raise ConfigError(f"batch task {name}: expected its parameter to be a list of jobs, got {shown(hint)}")
+        raise ConfigError(f"{what}: expected its parameter to be a list of jobs, got {shown(hint)}")
     [jobs] = get_args(hint) or (None,)
-    return (get_args(jobs) or (Any,))[0]
+    return (get_args(jobs) or (Any,))[0], given

@@ -30,6 +30,7 @@ from headrace.payloads.objects import Objects
 from headrace.payloads.pack import Packer
 from headrace.payloads.stowage import Stowage
 from headrace.seam import records as r
+from headrace.seam.forks import in_child
 from headrace.seam.protocol import Backend, Left, Transactions
 
 _DAY = 86_400_000_000
@@ -43,7 +44,7 @@ def _after_fork() -> None:
     settling = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+in_child(_after_fork)
 
 
 class ClientConnection:

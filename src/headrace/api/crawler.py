@@ -22,6 +22,7 @@ from headrace.seam.instants import to_datetime
 from headrace.seam.records import Delete, InsertStatus, JobKey, Record, Selector
 from headrace.text import shown
 from headrace.types import Again, Duration, Patch, Sections
+from headrace.worker.given import refuse_given
 from headrace.worker.job import Job
 from headrace.worker.retry import forever
 
@@ -83,6 +84,7 @@ class Crawler:
         self._where = f"crawler {shown(name)}"
         if not callable(handler) or not is_async(handler):
             raise ConfigError(f"{self._where}: expected an async function of a cursor, got {shown(handler)}")
+        refuse_given(handler, self._where)
         refuse_unknown(options, [*TrackerOptions.__annotations__], f"{self._where}: option")
         self._owner = owner
         self._handler = handler

@@ -26,6 +26,7 @@ from headrace.limits.gate import Admission
 from headrace.payloads.codec import Serde
 from headrace.payloads.offload import LARGE
 from headrace.seam import records as r
+from headrace.seam.forks import in_child, look
 from headrace.seam.protocol import Backend, Left
 from headrace.types import JobState, NewJob
 
@@ -272,6 +273,7 @@ _inherited: list[Door] = []
 
 def doors_of(client: Client) -> Doors | None:
     """The doors of a client; None if its calls need a loop."""
+    look()
     main = client.main
     if main.observers or main.observers.meter is not None:
         return None  # observers are called on the loop
@@ -303,9 +305,11 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    _making.release()
-    while _forking:
-        _forking.pop().forked()
+    global _making
+    _making = threading.Lock()
+    _forking.clear()
+    for doors in list(_all):
+        doors.forked()
 
 
 def _end() -> None:
@@ -314,4 +318,5 @@ def _end() -> None:
 
 
 atexit.register(_end)
-os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent)
+in_child(_after_in_child)

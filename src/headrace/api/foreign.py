@@ -113,6 +113,8 @@ def _of_psycopg(given: Any, kind: str) -> str:
     conninfo, more = getattr(given, "conninfo", None), getattr(given, "kwargs", None) or {}
     if not isinstance(conninfo, str) or not isinstance(more, Mapping):
         raise _told(kind, "a URL like postgresql://host/database: its own is made by a function")
+    if getattr(given, "_configure", None) is not None:
+        raise _told(kind, "a URL: what its configure= does cannot be carried over")
     known = conninfo_to_dict(conninfo) | {
         name: value for name, value in more.items() if name not in _PSYCOPG_OWN and value is not None
     }

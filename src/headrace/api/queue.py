@@ -32,6 +32,7 @@ from headrace.seam.records import Altered, Cancel, Hold, Inserted, InsertStatus,
 from headrace.text import shown
 from headrace.types import Done, Duration, Encoded, JobState, NewJob, Outcome, QueueOptions
 from headrace.worker.executors import ThreadExecutor
+from headrace.worker.given import refuse_given
 from headrace.worker.handler import After, Handler, is_outcome
 from headrace.worker.job import Job
 from headrace.worker.retry import RetryPolicy, exponential
@@ -140,6 +141,7 @@ class Queue(Generic[P, R]):
         if not callable(handler):
             raise ConfigError(f"handler: expected a function, got {type(handler).__name__}")
         check_handler(handler, f"queue {self.name}")
+        refuse_given(handler, f"queue {self.name}", "make it where the queue is opened")
         if self._handler is not None:
             raise ConfigError(f"queue {self.name!r} has a handler already")
         self._handler = handler

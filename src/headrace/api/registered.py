@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, Self, Unpack
 
 from headrace.api.client import Client
@@ -16,7 +17,7 @@ from headrace.text import shown
 from headrace.types import Duration, Encoded, NewJob, NewJobOptions
 from headrace.worker.middleware import PlainMiddleware
 from headrace.worker.retry import RetryPolicy, exponential
-from headrace.worker.startups import Startups
+from headrace.worker.startups import Per, Startups
 
 
 class TaskOwner(Owner[Client], Protocol):
@@ -52,6 +53,7 @@ class Registered:
         self._owner = owner
         self._options: NewJobOptions = shared(options, name)
         self._wait: Duration | None = "30s"
+        self._given: Mapping[str, Any] = {}
         self._retry = options.get("retry") or exponential()
         self._sections = wanted_sections(options.get("sections"), what)
         self.queue = self._options.get("queue", "default")
@@ -88,3 +90,12 @@ class Registered:
             "result_ttl": length(self._options, "result_ttl", self._owner.client.settings.result_ttl),
             "timeout": length(self._options, "timeout", None),
         }
+
+    def _with_given(self, per: Per) -> Callable[..., Any]:
+        """The function, with what it is given in a worker."""
+        startups = self._owner.startups
+        for name, kind in self._given.items():
+            startups.check(kind, per, f"{self._what}: {name}")
+        if not self._given or per == "child":
+            return self.function
+        return partial(self.function, **{name: startups.use(kind) for name, kind in self._given.items()})

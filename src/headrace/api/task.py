@@ -26,7 +26,6 @@ from headrace.worker.executors import ProcessExecutor, ThreadExecutor, function_
 from headrace.worker.handler import Handler, Load, is_outcome
 from headrace.worker.job import Job
 from headrace.worker.middleware import Middleware, compose, compose_plain
-from headrace.worker.startups import Per
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,6 +53,7 @@ class Task(Registered, Generic[P, R]):
         super().__init__(owner, function, name, options, f"task {name}")
         self._executor = executor = options.get("executor")
         self._arguments = Arguments(function, name)
+        self._given = self._arguments.given
         self._label = f"task {name}: arguments"
         self.results = JsonSerde(self._arguments.result_type)
         update_wrapper(self, function, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
@@ -68,7 +68,7 @@ class Task(Registered, Generic[P, R]):
         """Run the function itself, without any queue. If it takes a job first, call ``.function`` with one."""
         if self._arguments.takes_job:
             raise TypeError(f"task {self.name} takes a job first; call its .function with a job that you made")
-        missing = {name: kind for name, kind in self._arguments.given.items() if name not in kwargs}
+        missing = {name: kind for name, kind in self._given.items() if name not in kwargs}
         return self.function(*args, **kwargs, **{name: self._owner.use(kind) for name, kind in missing.items()})
 
     def __repr__(self) -> str:
@@ -175,20 +175,11 @@ class Task(Registered, Generic[P, R]):
             )
         return path
 
-    def _with_given(self, per: Per) -> Callable[..., Any]:
-        """The function, with what it is given in a worker."""
-        given, startups = self._arguments.given, self._owner.startups
-        for name, kind in given.items():
-            startups.check(kind, per, f"task {self.name}: {name}")
-        if not given or per == "child":
-            return self.function
-        return partial(self.function, **{name: startups.use(kind) for name, kind in given.items()})
-
     def in_child(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function in a child process, which this is."""
         startups = self._owner.startups
         startups.start_child()
-        given = {name: startups.use(kind) for name, kind in self._arguments.given.items()}
+        given = {name: startups.use(kind) for name, kind in self._given.items()}
         return compose_plain(self._owner.plain_chain, partial(self.function, *args, **kwargs, **given))()
 
 

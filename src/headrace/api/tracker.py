@@ -20,6 +20,7 @@ from headrace.tracking.roster import Roster
 from headrace.tracking.sink import RowSink
 from headrace.tracking.subject import Subject, Visited, check_visited
 from headrace.types import Duration
+from headrace.worker.given import refuse_given
 from headrace.worker.retry import RetryPolicy
 
 Visit = Callable[[list[Subject]], Awaitable[Visited | None]]
@@ -77,6 +78,7 @@ class Tracker:
         self._where = f"tracker {shown(name)}"
         if not callable(handler) or not is_async(handler):
             raise ConfigError(f"{self._where}: expected an async function of a list of subjects, got {shown(handler)}")
+        refuse_given(handler, self._where)
         refuse_unknown(options, [*TrackerOptions.__annotations__], f"{self._where}: option")
         self._owner = owner
         self._handler = handler

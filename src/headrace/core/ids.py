@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from base64 import urlsafe_b64encode
 from random import Random
@@ -11,6 +10,7 @@ from weakref import WeakSet
 
 from headrace.core.clock import Clock
 from headrace.errors import InvalidJob
+from headrace.seam.forks import in_child
 from headrace.text import shown
 
 _VERSION, _VARIANT = 0x7 << 12, 0b10 << 62
@@ -62,7 +62,7 @@ def _reseed() -> None:
         rng.seed(secrets.randbits(256))
 
 
-os.register_at_fork(after_in_child=_reseed)
+in_child(_reseed)
 
 
 def secret_name(rng: Random) -> str:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from headrace.errors import ConfigError, HeadraceError, ObjectMissing, ObjectsRefused, ObjectsUnavailable
 from headrace.payloads.object_url import Location
+from headrace.seam.forks import in_child
 from headrace.seam.instants import from_datetime
 
 T = TypeVar("T")
@@ -302,4 +303,4 @@ def _remember_fork() -> None:
     _forked = _used
 
 
-os.register_at_fork(after_in_child=_remember_fork)
+in_child(_remember_fork)

@@ -14,45 +14,13 @@ from msgspec import Struct
 from headrace.core.callables import written
 from headrace.errors import ConfigError
 from headrace.text import shown
+from headrace.worker.given import refuse_given
 
 T = TypeVar("T")
 
 Per = Literal["worker", "child"]
 
 log = logging.getLogger("headrace")
-
-
-class Given:
-    """Marks a parameter that a worker fills in."""
-
-    def __repr__(self) -> str:
-        return "given"
-
-
-given: Any = Given()
-"""The default of a parameter that a worker fills in, by its type, with what an ``@app.startup`` function made.
-
->>> import asyncio
->>> from collections.abc import AsyncIterator
->>> from headrace import App, given
->>> class Pool:
-...     greeting = "hello"
->>> app = App("memory://")
->>> @app.startup
-... async def pool() -> AsyncIterator[Pool]:
-...     yield Pool()
-...     print("closed")
->>> @app.task
-... async def welcome(user_id: int, pool: Pool = given) -> None:
-...     print(pool.greeting, user_id)
->>> async def main() -> None:
-...     async with app:
-...         await welcome.enqueue(42)
-...         await app.drain()
->>> asyncio.run(main())
-hello 42
-closed
-"""
 
 
 class Maker(Struct, frozen=True):
@@ -226,6 +194,7 @@ def _maker(function: Callable[[], Any]) -> Maker:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     if any(p.default is p.empty for p in inspect.signature(function).parameters.values()):
         raise ConfigError(f"startup {name}: expected a function without parameters; it may call app.use(Type)")
+    refuse_given(function, f"startup {name}")
     source = written(function)
     try:
         hint = get_type_hints(source).get("return")

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakSet
 
 from headrace.errors import ConfigError, Unavailable
+from headrace.seam.forks import in_child
 
 FileId = tuple[int, int]
 """Device and inode."""
@@ -51,7 +52,7 @@ def check(path: str) -> None:
     if _inherited and os.path.exists(path) and identify(path) in _inherited:
         raise ConfigError(
             f"{path} was open in the parent process when this one was forked, so SQLite's locks on it cannot work "
-            f"here. Open the store after the fork, or start processes with the spawn method."
+            f"here. Open the store after the fork (uWSGI: lazy-apps = true), or start processes with the spawn method."
         )
 
 
@@ -61,7 +62,7 @@ def enter(path: str) -> FileId:
     with _lock:
         if not _installed:
             sys.addaudithook(_audit)
-            os.register_at_fork(after_in_child=_forked)
+            in_child(_forked)
             _installed = True
         file = identify(path)
         _open[file] += 1
