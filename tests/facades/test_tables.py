@@ -178,6 +178,36 @@ async def test_a_clock_that_jumps_ahead_deletes_nothing(world: World) -> None:
     assert (await table.stats()).rows == 100
 
 
+async def test_a_new_row_does_not_vouch_for_a_clock_that_jumped_ahead(world: World) -> None:
+    table = world.table()
+    await table.create()
+    await world.fill(table, 7, 20)
+    assert (await table.sweep()).deleted == 0
+    world.clock.advance("3d2h")
+    await table.put_many([Video("new", discovered_at=world.now)])
+    for _ in range(2):
+        with pytest.raises(SafetyStop, match="clock"):
+            await table.sweep()
+    assert "clock" in (await table.preview()).stopped
+    assert (await table.stats()).rows == 141
+    assert (await table.sweep(force=True)).deleted == 60
+    world.clock.advance("1d")
+    await table.put_many([Video(f"newer {n}", discovered_at=world.now) for n in range(20)])
+    assert (await table.sweep()).deleted == 20
+
+
+@pytest.mark.parametrize("sweep", ["7d", "0 0 1 * *"])
+async def test_a_sweep_that_comes_seldom_is_in_time(world: World, sweep: str) -> None:
+    world.clock.advance(datetime(2027, 3, 1, tzinfo=UTC) - world.now)
+    table = world.table(share=1.0, sweep=sweep)
+    await table.create()
+    await world.fill(table, 7, 5)
+    assert (await table.sweep()).deleted == 0
+    world.clock.advance("7d" if sweep == "7d" else "31d")
+    await table.put_many([Video("new", discovered_at=world.now)])
+    assert (await table.sweep()).deleted == 35
+
+
 async def test_workers_sweep_on_a_schedule(world: World) -> None:
     table = world.table(sweep="1h")
     await table.create()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
@@ -17,10 +17,12 @@ from headrace.core.names import check_name
 from headrace.core.numbers import check_whole
 from headrace.errors import ConfigError, SafetyStop, StoreFull
 from headrace.hot.columns import columns_of, rows_of
+from headrace.hot.last_sweeps import LastSweeps
 from headrace.hot.sweeping import TableLimits, TableStats, TableSweep, approaching, sweep_pages, too_much
 from headrace.hot.table_budget import ALERT, REFUSE, TableBudget
 from headrace.keeping.papers import WORKERS, Papers, Run, Step
 from headrace.keeping.protection import Protection
+from headrace.schedules.calendar import cron_rule
 from headrace.seam.instants import from_datetime, to_datetime
 from headrace.seam.tables import Cutoff, HotRule, Survey, TableInfo, TableName, TableStore
 from headrace.text import shown
@@ -199,8 +201,7 @@ class Table(Generic[T]):
         await self._may(self.table)
         _, survey, cutoff, now = await self._survey()
         plan = self._plan(survey, cutoff, limits)
-        stopped = too_much(survey, limits, now)
-        return replace(plan, stopped=stopped)
+        return replace(plan, stopped=too_much(survey, limits, now, await self._last_sweep()))
 
     async def sweep(self, *, force: bool = False) -> TableSweep:
         """Delete what is too old, after it was archived. Raises ``SafetyStop`` before anything is deleted if it would
@@ -214,11 +215,12 @@ class Table(Generic[T]):
         rule, survey, cutoff, now = await self._survey()
         plan = self._plan(survey, cutoff, limits)
         self._report(survey)
-        if not force and (stopped := too_much(survey, limits, now)):
+        if not force and (stopped := too_much(survey, limits, now, await self._last_sweep())):
             sentence = f"{self._where}: nothing was deleted: {stopped}. If it may go: await table.sweep(force=True)"
             self._owner.client.observers.alert(Alert.SAFETY_STOP, self.name, sentence)
             await self._log(Run(at=now, by=by, stopped=stopped))
             raise SafetyStop(sentence, replace(plan, stopped=stopped))
+        await self._note_sweep(now)
         store = await self._store()
         deleted, archived = await sweep_pages(store, rule, cutoff, self._archive, self.name, _MOST, self._may)
         log.info("%s: deleted %d rows from before %s", self._where, deleted, plan.cutoff.isoformat())
@@ -253,6 +255,15 @@ class Table(Generic[T]):
         documents = (await self._owner.client.backend()).documents
         if documents is not None:
             await Papers(documents).log(run, add_up=run.by == WORKERS)
+
+    async def _last_sweep(self) -> int | None:
+        documents = (await self._owner.client.backend()).documents
+        return None if documents is None else await LastSweeps(documents).of(self.name)
+
+    async def _note_sweep(self, at: int) -> None:
+        documents = (await self._owner.client.backend()).documents
+        if documents is not None:
+            await LastSweeps(documents).note(self.name, at)
 
     async def _is_protected(self) -> bool:
         documents = (await self._owner.client.backend()).documents
@@ -330,7 +341,13 @@ def _step(swept: TableSweep) -> Step:
 
 
 def make_limits(
-    keep: Duration | None, keep_unprocessed: Duration | None, share: float, floor: int, gap: Duration, where: str
+    keep: Duration | None,
+    keep_unprocessed: Duration | None,
+    share: float,
+    floor: int,
+    gap: Duration,
+    sweep: Duration | str,
+    where: str,
 ) -> TableLimits | None:
     """The limits as people give them, checked; None: the table is protected."""
     if keep is None:
@@ -348,5 +365,19 @@ def make_limits(
     if isinstance(floor, bool) or not isinstance(floor, int) or floor < 0:
         raise ConfigError(f"{where}: floor: expected a number of rows, got {shown(floor)}")
     return TableLimits(
-        keep=length, keep_unprocessed=longest, share=float(share), floor=floor, gap=micros(gap, f"{where}: gap")
-    )
+        keep=length, keep_unprocessed=longest, share=float(share), floor=floor, gap=micros(gap, f"{where}: gap"),
+        following=_following(sweep, where),
+    )  # fmt: skip
+
+
+def is_cron(sweep: Duration | str) -> bool:
+    """Whether it is a cron expression."""
+    return isinstance(sweep, str) and " " in sweep.strip()
+
+
+def _following(sweep: Duration | str, where: str) -> Callable[[int], int]:
+    if is_cron(sweep):
+        rule = cron_rule(sweep, "UTC")
+        return lambda at: rule.after(at) or at
+    every = micros(sweep, f"{where}: sweep")
+    return lambda at: at + every

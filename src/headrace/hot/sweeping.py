@@ -29,6 +29,8 @@ class TableLimits(Struct, frozen=True, kw_only=True):
     share: float
     floor: int
     gap: int
+    following: Callable[[int], int]
+    """When the sweep after one is to come."""
 
     def cutoff(self, now: int) -> Cutoff:
         """What is too old now."""
@@ -79,19 +81,21 @@ class TableStats(View, frozen=True, kw_only=True):
     """Rows that are too old, but not processed yet."""
 
 
-def too_much(survey: Survey, limits: TableLimits, now: int) -> str:
-    """Why somebody should look before this is deleted; empty: it may go.
+def too_much(survey: Survey, limits: TableLimits, now: int, last: int | None) -> str:
+    """Why somebody should look before this is deleted; empty: it may go. ``last``: when the last sweep was; None: there
+    was none.
 
-    A sweep in time deletes a small part of a table whose newest row is young. Otherwise the clock, the column of the
-    age or the rule may be wrong, or nothing new has come for long.
+    A sweep in time deletes a small part of a table. If the last one was long ago the clock may be wrong: new rows
+    cannot tell, as they have their ages from the same clock. Before the first sweep there is nothing better to go by
+    than the newest row.
     """
     if survey.condemned <= limits.floor:
         return ""
+    old = f"{survey.condemned:,} rows are too old, and"
+    if last is not None and (late := now - limits.following(last)) > limits.gap:
+        return f"{old} the sweep is {spell(late)} late by the store's clock: it may be wrong"
     if survey.newest is not None and now - survey.newest > limits.gap:
-        return (
-            f"{survey.condemned:,} rows are too old, and the newest row is {spell(now - survey.newest)} old: the clock "
-            "may be wrong, or nothing new comes"
-        )
+        return f"{old} the newest row is {spell(now - survey.newest)} old: the clock may be wrong, or nothing new comes"
     most = max(int(limits.share * survey.rows), limits.floor)
     if survey.condemned > most:
         return (
