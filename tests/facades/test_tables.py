@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,16 +34,22 @@ class Video(Struct):
 
 
 class Sink:
+    """An archive that stores what it has by name already not again. It may fail after it has stored, or before."""
+
     def __init__(self) -> None:
         self.files: dict[str, list[Mapping[str, Any]]] = {}
         self.fails = 0
+        self.refuses = 0
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:
         return [row for rows in self.files.values() for row in rows]
 
     async def append(self, table: str, rows: Sequence[Mapping[str, Any]], *, at: datetime, name: str) -> None:
-        self.files[name] = [*rows]
+        if self.refuses:
+            self.refuses -= 1
+            raise OSError("it is away")
+        self.files.setdefault(name, [*rows])
         if self.fails:
             self.fails -= 1
             raise OSError("the answer was lost")
@@ -125,6 +132,35 @@ async def test_rows_are_archived_before_they_go_and_once(world: World) -> None:
     assert (done.deleted, done.archived) == (30, 30)
     assert sorted(row["id"] for row in sink.rows) == sorted(f"{day}-{n}" for day in (7, 8) for n in range(15))
     assert {row["views"] for row in sink.rows} == {3}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_page_that_was_begun_is_archived_once_whatever_becomes_old_meanwhile(
+    world: World, stored: bool
+) -> None:
+    sink = Sink()
+    table = world.table(archive=sink, share=1.0)
+    await table.create()
+    await world.fill(table, 9, 5)
+    sink.fails, sink.refuses = (1, 0) if stored else (0, 1)
+    with pytest.raises(OSError, match=r"lost|away"):
+        await table.sweep()
+    world.clock.advance("1d")
+    await table.put_many([Video(f"late {n}", discovered_at=world.now - 30 * DAY) for n in range(3_000)])
+    done = await table.sweep(force=True)
+    assert (done.deleted, done.archived) == (3_015, 3_015)
+    assert len(sink.rows) == len({row["id"] for row in sink.rows}) == 3_015
+
+
+async def test_sweeps_at_once_archive_every_row_once(world: World) -> None:
+    sink = Sink()
+    table = world.table(archive=sink, share=1.0)
+    await table.create()
+    await world.fill(table, 1, 2_500)
+    world.clock.advance("8d")
+    done = await asyncio.gather(*(table.sweep(force=True) for _ in range(3)))
+    assert sum(one.deleted for one in done) == 2_500
+    assert len(sink.rows) == len({row["id"] for row in sink.rows}) == 2_500
 
 
 async def test_a_row_that_changes_after_it_was_archived_stays(world: World) -> None:

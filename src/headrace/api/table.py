@@ -16,6 +16,7 @@ from headrace.core.durations import micros, spell_exactly
 from headrace.core.names import check_name
 from headrace.core.numbers import check_whole
 from headrace.errors import ConfigError, SafetyStop, StoreFull
+from headrace.hot.archived_pages import ArchivedPages
 from headrace.hot.columns import columns_of, rows_of
 from headrace.hot.last_sweeps import LastSweeps
 from headrace.hot.sweeping import TableLimits, TableStats, TableSweep, approaching, sweep_pages, too_much
@@ -222,7 +223,7 @@ class Table(Generic[T]):
             raise SafetyStop(sentence, replace(plan, stopped=stopped))
         await self._note_sweep(now)
         store = await self._store()
-        deleted, archived = await sweep_pages(store, rule, cutoff, self._archive, self.name, _MOST, self._may)
+        deleted, archived = await sweep_pages(store, rule, cutoff, await self._pages(rule), _MOST, self._may)
         log.info("%s: deleted %d rows from before %s", self._where, deleted, plan.cutoff.isoformat())
         if deleted > _MANY:
             sentence = f"a sweep of {self._where} deleted {deleted:,} rows"
@@ -255,6 +256,14 @@ class Table(Generic[T]):
         documents = (await self._owner.client.backend()).documents
         if documents is not None:
             await Papers(documents).log(run, add_up=run.by == WORKERS)
+
+    async def _pages(self, rule: HotRule) -> ArchivedPages | None:
+        if self._archive is None:
+            return None
+        backend = await self._owner.client.backend()
+        if backend.documents is None:
+            raise ConfigError(f"{self._where}: archive: this store cannot note what is being archived")
+        return ArchivedPages(backend.documents, await self._store(), rule, self._archive, self.name)
 
     async def _last_sweep(self) -> int | None:
         documents = (await self._owner.client.backend()).documents

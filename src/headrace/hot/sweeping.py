@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from hashlib import blake2b
 
-import msgspec
 from msgspec import Struct
 
 from headrace.core.durations import spell
 from headrace.core.view import View
-from headrace.seam.instants import to_datetime
-from headrace.seam.tables import Cutoff, HotRule, OldRow, Survey, TableName, TableStore
-from headrace.tracking.sink import RowSink
+from headrace.hot.archived_pages import ArchivedPages
+from headrace.seam.tables import Cutoff, HotRule, Survey, TableName, TableStore
 
 Check = Callable[[TableName], Awaitable[None]]
 PAGE = 1_000
@@ -106,33 +103,24 @@ def too_much(survey: Survey, limits: TableLimits, now: int, last: int | None) ->
 
 
 async def sweep_pages(
-    store: TableStore, rule: HotRule, cutoff: Cutoff, archive: RowSink | None, name: str, most: int, may: Check
+    store: TableStore, rule: HotRule, cutoff: Cutoff, archive: ArchivedPages | None, most: int, may: Check
 ) -> tuple[int, int]:
     """Archive and delete what is too old, oldest first, at most about ``most`` rows: how many were deleted, and how
-    many archived. Before each page, ``may`` raises if nothing may be deleted.
-
-    A page is named after its rows. If this process dies before they are deleted, the next one archives the same page
-    under the same name.
-    """
+    many archived. Before each page, ``may`` raises if nothing may be deleted."""
     deleted = archived = 0
     while deleted < most:
         await may(rule.table)
-        rows = await store.oldest(rule, cutoff, PAGE, values=archive is not None)
-        if rows and archive is not None:
-            await archive.append(name, [row.values for row in rows], at=to_datetime(rows[0].age), name=_page_name(rows))
-            archived += len(rows)
-        gone = await store.delete(rule, cutoff, rows) if rows else 0
+        if archive is not None:
+            count, gone, more = await archive.step(cutoff, PAGE)
+            archived += count
+        else:
+            rows = await store.oldest(rule, cutoff, PAGE, values=False)
+            gone = await store.delete(rule, cutoff, rows) if rows else 0
+            more = len(rows) == PAGE and gone > 0
         deleted += gone
-        if len(rows) < PAGE or not gone:
+        if not more:
             break
     return deleted, archived
-
-
-def _page_name(rows: Sequence[OldRow]) -> str:
-    digest = blake2b(digest_size=16)
-    for row in rows:
-        digest.update(msgspec.msgpack.encode(row.key))
-    return digest.hexdigest()
 
 
 def approaching(survey: Survey, limits: TableLimits) -> int:
