@@ -307,6 +307,30 @@ async def test_a_query_over_too_much_that_is_not_archived_is_refused_unless_its_
     assert row["jobs"] == 6
 
 
+async def test_a_vault_that_was_left_goes_on_where_it_ended(store: Store, tmp_path: Path) -> None:
+    place = await make(store, tmp_path)
+    await place.end(10)
+    place.clock.advance("2m")
+    await place.app.vault.archive()
+    await place.app.vault.leave()
+    await place.app.vault.leave()
+    await place.end(13)
+    place.clock.advance("2m")
+    elsewhere = store.app(clock=place.clock, vault={"url": f"file://{tmp_path}/elsewhere", "page": 7})
+    assert await elsewhere.vault.archive() == 23, "another one begins with what there is"
+    await elsewhere.vault.leave()
+    place.vault = False
+    place.clock.advance("30m")
+    assert await place.sweep() == 0
+    assert await place.app.vault.archive() == 13
+    found = await place.app.vault.verify()
+    assert (found.jobs, found.problems) == (23, [])
+    assert len(await place.rows()) == len(set(await place.rows())) == 23
+    place.clock.advance("3h")
+    await place.end(1)
+    assert await place.sweep() == 23
+
+
 class Dies(BaseException):
     """The end of a process."""
 

@@ -18,7 +18,7 @@ from headrace.core.store_access import Owner, StoreAccess
 from headrace.core.upkeep import VAULT
 from headrace.core.view import View
 from headrace.errors import ConfigError, InvalidJob
-from headrace.keeping.archive_marks import ArchiveMarks
+from headrace.keeping.archive_marks import leave_vault
 from headrace.payloads.object_url import parse
 from headrace.payloads.objects import Objects
 from headrace.payloads.stowage import Stowage
@@ -133,7 +133,9 @@ class Vault:
         backend = await client.backend()
         if backend.documents is None or backend.archive is None:
             raise ConfigError("vault.url: this store does not list what has ended; unset it")
-        hot = await read_unarchived(backend.documents, backend.archive, client.clock, since, until)
+        hot = await read_unarchived(
+            backend.documents, backend.archive, client.clock, objects.location.where, since, until
+        )  # fmt: skip
         return Ends(await Catalog(objects).files(since, until), hot)
 
     async def append(
@@ -190,7 +192,7 @@ class Vault:
         """Do without a vault from now on: what is not archived may go. What is archived stays."""
         backend = await self._owner.client.backend()
         if backend.documents is not None:
-            await ArchiveMarks(backend.documents).remove()
+            await leave_vault(backend.documents)
 
 
 class VaultAccess(StoreAccess, Protocol):
