@@ -17,6 +17,7 @@ from msgspec import Struct
 from headrace import App, Subject, Table, Visited
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, InvalidJob, SafetyStop, StoreFull
+from headrace.hot import sweeping
 from headrace.vault.tables import decode
 from tests.facades.harness import Store, within
 
@@ -81,6 +82,11 @@ class World:
         with psycopg.connect(self.store.url.partition("?")[0], autocommit=True, options=options) as server:
             found = server.execute(sql.encode())
             return found.fetchall() if found.description else []
+
+    def indexes(self, table: str) -> int:
+        if self.store.kind == "sqlite":
+            return len(self.run(f"SELECT name FROM pragma_index_list('{table}')"))
+        return len(self.run(f"SELECT 1 FROM pg_index WHERE indrelid = '{table}'::regclass AND indisvalid"))
 
     async def fill(self, table: Table[Video], days: int, each: int, **given: Any) -> None:
         for day in range(days):
@@ -275,6 +281,75 @@ async def test_a_table_of_ones_own_gets_an_age_and_old_rows_keep_theirs(world: W
     assert (await table.sweep()).deleted == 1
     assert await table.backfill() == 1
     assert sorted(row[0] for row in world.run("SELECT id FROM videos")) == ["1", "none"]
+
+
+async def test_every_table_gets_an_index_of_its_age_whatever_its_name(world: World) -> None:
+    """Two names that begin alike, and two that run together."""
+    one, two = f"{'v' * 40}_a", f"{'v' * 40}_b"
+    for name, age in ((one, "at"), (two, "at"), ("v_x", "y"), ("v", "x_y")):
+        kind = "TEXT" if world.store.kind == "sqlite" else "timestamptz"
+        world.run(f"DROP TABLE IF EXISTS {name}")
+        world.run(f"CREATE TABLE {name} (id text PRIMARY KEY, {age} {kind})")
+        world.run(f"INSERT INTO {name} (id) VALUES ('a')")
+        table = world.app.table(name, keep="7d", age=age)
+        await table.prepare()
+        await table.prepare()
+        assert world.indexes(name) == 2, "that of the key is the other"
+    world.run("CREATE TABLE videos (id text PRIMARY KEY, at " + ("TEXT)" if world.store.kind == "sqlite" else "date)"))
+    world.run("CREATE INDEX mine ON videos (at, id)")
+    await world.app.table("videos", keep="7d", age="at").prepare()
+    assert world.indexes("videos") == 2, "one of your own will do"
+
+
+async def test_others_write_while_an_index_of_the_age_is_made(tmp_path: Path) -> None:
+    store = Store("postgres", tmp_path)
+    world = World(store, tmp_path)
+    await world.app.client.open()
+    world.run("DROP TABLE IF EXISTS videos")
+    world.run("CREATE TABLE videos (id text PRIMARY KEY, at timestamptz)")
+    world.run("INSERT INTO videos VALUES ('a', now())")
+    url = store.url.partition("?")[0]
+    table = world.app.table("videos", keep="7d", age="at")
+    async with await psycopg.AsyncConnection.connect(url) as slow:
+        await slow.execute("INSERT INTO public.videos VALUES ('b', now())")
+        making = asyncio.create_task(table.prepare())
+        while not world.run(
+            "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX%' AND wait_event_type = 'Lock'"
+        ):
+            assert not making.done()
+            await asyncio.sleep(0.02)
+        async with asyncio.timeout(20):
+            await asyncio.to_thread(world.run, "INSERT INTO videos VALUES ('c', now())")
+        assert not making.done()
+        await slow.commit()
+        await within(making)
+    assert world.indexes("videos") == 2
+    world.run(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid IN (SELECT indexrelid FROM pg_index WHERE "
+        "indrelid = 'videos'::regclass AND NOT indisprimary)"
+    )
+    assert world.indexes("videos") == 1
+    await table.prepare()
+    assert world.indexes("videos") == 2, "one that a death left half done is made anew"
+    await store.close()
+
+
+async def test_a_sweep_reads_what_goes_and_about_as_much_besides(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backlog that one sweep cannot delete is counted whole; so its share cannot be got round."""
+    monkeypatch.setattr(sweeping, "MOST", 20)
+    monkeypatch.setattr(sweeping, "PAGE", 10)
+    table = world.table(share=0.5, floor=5, gap="30d")
+    await table.create()
+    await world.fill(table, 9, 5)
+    plan = await table.preview()
+    assert (plan.deleted, plan.kept, plan.stopped) == (10, None, "")
+    done = await table.sweep()
+    assert (done.deleted, done.kept) == (10, None)
+    world.clock.advance("6d")
+    with pytest.raises(SafetyStop, match="30 of 35 rows"):
+        await table.sweep()
+    assert (await table.preview()).deleted == (await table.sweep(force=True)).deleted == 20
+    assert (await table.stats()).rows == 15
 
 
 async def test_what_is_refused(world: World) -> None:

@@ -19,13 +19,22 @@ from headrace.errors import ConfigError, SafetyStop, StoreFull
 from headrace.hot.archived_pages import ArchivedPages
 from headrace.hot.columns import columns_of, rows_of
 from headrace.hot.last_sweeps import LastSweeps
-from headrace.hot.sweeping import TableLimits, TableStats, TableSweep, approaching, sweep_pages, too_much
+from headrace.hot.sweeping import (
+    Found,
+    TableLimits,
+    TableStats,
+    TableSweep,
+    approaching,
+    look,
+    sweep_pages,
+    too_much,
+)  # fmt: skip
 from headrace.hot.table_budget import ALERT, REFUSE, TableBudget
 from headrace.keeping.papers import WORKERS, Papers, Run, Step
 from headrace.keeping.protection import Protection
 from headrace.schedules.calendar import cron_rule
 from headrace.seam.instants import from_datetime, to_datetime
-from headrace.seam.tables import Cutoff, HotRule, Survey, TableInfo, TableName, TableStore
+from headrace.seam.tables import Cutoff, HotRule, TableInfo, TableName, TableStore
 from headrace.text import shown
 from headrace.tracking.sink import RowSink
 from headrace.types import Duration
@@ -35,8 +44,6 @@ log = logging.getLogger("headrace")
 T = TypeVar("T")
 _MANY = 100_000
 """A sweep that deletes more is reported."""
-_MOST = 1_000_000
-"""Rows of one sweep; what is left goes with the next."""
 _BATCH = 10_000
 
 
@@ -185,8 +192,9 @@ class Table(Generic[T]):
 
     async def stats(self) -> TableStats:
         """Rows, bytes, ages, and what is about to go. This reads the whole table."""
-        _, survey, _, _ = await self._survey()
-        limits = self._limits
+        limits, client, rule = self._limits, self._owner.client, await self._rule()
+        cutoff = Cutoff(0) if limits is None else limits.cutoff(await client.store_now())
+        survey = await (await self._store()).survey(rule, cutoff, client.clock.stamp())
         return TableStats(
             rows=survey.rows,
             bytes=survey.bytes,
@@ -200,9 +208,9 @@ class Table(Generic[T]):
         """What a sweep would delete now; nothing changes. ``stopped`` says if it would not, without force."""
         limits = self._kept()
         await self._may(self.table)
-        _, survey, cutoff, now = await self._survey()
-        plan = self._plan(survey, cutoff, limits)
-        return replace(plan, stopped=too_much(survey, limits, now, await self._last_sweep()))
+        _, found, cutoff, now = await self._look(limits)
+        plan = self._plan(found, cutoff, limits)
+        return replace(plan, stopped=too_much(found, limits, now, await self._last_sweep()))
 
     async def sweep(self, *, force: bool = False) -> TableSweep:
         """Delete what is too old, after it was archived. Raises ``SafetyStop`` before anything is deleted if it would
@@ -213,22 +221,22 @@ class Table(Generic[T]):
     async def _sweep(self, *, force: bool, by: str) -> TableSweep:
         limits = self._kept()
         await self._may(self.table)
-        rule, survey, cutoff, now = await self._survey()
-        plan = self._plan(survey, cutoff, limits)
-        self._report(survey)
-        if not force and (stopped := too_much(survey, limits, now, await self._last_sweep())):
+        rule, found, cutoff, now = await self._look(limits, force=force)
+        plan = self._plan(found, cutoff, limits)
+        self._report(found)
+        if not force and (stopped := too_much(found, limits, now, await self._last_sweep())):
             sentence = f"{self._where}: nothing was deleted: {stopped}. If it may go: await table.sweep(force=True)"
             self._owner.client.observers.alert(Alert.SAFETY_STOP, self.name, sentence)
             await self._log(Run(at=now, by=by, stopped=stopped))
             raise SafetyStop(sentence, replace(plan, stopped=stopped))
         await self._note_sweep(now)
         store = await self._store()
-        deleted, archived = await sweep_pages(store, rule, cutoff, await self._pages(rule), _MOST, self._may)
+        deleted, archived = await sweep_pages(store, rule, cutoff, await self._pages(rule), self._may)
         log.info("%s: deleted %d rows from before %s", self._where, deleted, plan.cutoff.isoformat())
         if deleted > _MANY:
             sentence = f"a sweep of {self._where} deleted {deleted:,} rows"
             self._owner.client.observers.alert(Alert.MANY_DELETED, self.name, sentence)
-        done = replace(plan, deleted=deleted, archived=archived, kept=survey.rows - deleted)
+        done = replace(plan, deleted=deleted, archived=archived, kept=found.kept(deleted))
         if deleted or by != WORKERS:
             await self._log(Run(at=now, by=by, forced=force, steps=(_step(done),)))
         return done
@@ -284,30 +292,34 @@ class Table(Generic[T]):
         if documents is not None:
             await Protection(documents).check(table)
 
-    def _report(self, survey: Survey) -> None:
-        if survey.waiting:
-            sentence = f"{self._where}: {survey.waiting:,} rows are too old, but not processed yet, and stay"
+    def _report(self, found: Found) -> None:
+        if found.waiting:
+            sentence = f"{self._where}: {found.waiting:,} rows are too old, but not processed yet, and stay"
             self._owner.client.observers.alert(Alert.ROWS_WAITING, self.name, sentence)
 
-    def _plan(self, survey: Survey, cutoff: Cutoff, limits: TableLimits) -> TableSweep:
+    def _plan(self, found: Found, cutoff: Cutoff, limits: TableLimits) -> TableSweep:
         return TableSweep(
             table=self.name,
-            deleted=survey.condemned,
-            archived=survey.condemned if self._archive is not None else 0,
-            kept=survey.rows - survey.condemned,
-            waiting=survey.waiting,
+            deleted=found.deleted,
+            archived=found.deleted if self._archive is not None else 0,
+            kept=found.kept(found.deleted),
+            waiting=found.waiting,
             cutoff=to_datetime(cutoff.processed),
             retention=spell_exactly(limits.keep) or "0s",
         )
 
-    async def _survey(self) -> tuple[HotRule, Survey, Cutoff, int]:
-        info, client = await self._info(), self._owner.client
+    async def _look(self, limits: TableLimits, *, force: bool = False) -> tuple[HotRule, Found, Cutoff, int]:
+        rule, client = await self._rule(), self._owner.client
+        now = await client.store_now()
+        cutoff = limits.cutoff(now)
+        found = await look(await self._store(), rule, cutoff, limits, client.clock.stamp(), force=force)
+        return rule, found, cutoff, now
+
+    async def _rule(self) -> HotRule:
+        info = await self._info()
         for column in (self._age, *(() if self._processed is None else (self._processed,))):
             self._has(info, column)
-        rule = HotRule(table=self.table, key=self._key_of(info), age=self._age, processed=self._processed)
-        now = await client.store_now()
-        cutoff = Cutoff(0) if self._limits is None else self._limits.cutoff(now)
-        return rule, await (await self._store()).survey(rule, cutoff, client.clock.stamp()), cutoff, now
+        return HotRule(table=self.table, key=self._key_of(info), age=self._age, processed=self._processed)
 
     # -- checks
 
