@@ -15,6 +15,7 @@ import pytest
 from msgspec import Struct
 
 from headrace import App, Subject, Table, Visited
+from headrace.api import table as api_table
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, InvalidJob, SafetyStop, StoreFull
 from headrace.hot import sweeping
@@ -281,6 +282,19 @@ async def test_a_table_of_ones_own_gets_an_age_and_old_rows_keep_theirs(world: W
     assert (await table.sweep()).deleted == 1
     assert await table.backfill() == 1
     assert sorted(row[0] for row in world.run("SELECT id FROM videos")) == ["1", "none"]
+
+
+async def test_a_sweep_that_deletes_very_many_rows_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_table, "_MANY", 15)
+    told: list[tuple[str, str]] = []
+    world.app.observe(lambda event: told.append((event.alert or "", event.detail)))
+    table = world.table()
+    await table.create()
+    await world.fill(table, 9, 10)
+    assert (await table.sweep()).deleted == 20
+    assert [detail for alert, detail in told if alert == "many_deleted"] == [
+        "many_deleted: a sweep of table 'videos' deleted 20 rows"
+    ]
 
 
 async def test_every_table_gets_an_index_of_its_age_whatever_its_name(world: World) -> None:
