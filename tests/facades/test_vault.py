@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -511,31 +512,57 @@ async def test_rows_of_your_own_are_listed_asked_put_together_and_checked(rows_a
     await rows_app.client.close()
 
 
+class FewSteps(Objects):
+    """An object store whose client dies before its nth change; a deletion of several is as many."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        super().__init__(parse(f"file://{folder}"))
+        self._left = steps
+
+    async def create(self, key: str, body: bytes) -> bool:
+        self._step()
+        return await super().create(key, body)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._step()
+            await super().delete([key])
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Dies
+
+
+async def test_a_compaction_of_jobs_may_die_at_any_step_and_others_ask_meanwhile(place: Place) -> None:
+    for _ in range(3):
+        await place.end(20)
+        await place.end(20, JobState.FAILED)
+        place.clock.advance("40m")
+    await place.app.vault.archive()
+    count = "SELECT count(*) AS rows, count(DISTINCT id) AS jobs FROM jobs"
+    files = len(await place.app.vault.files())
+    place.clock.advance("5h")
+    assert await place.sweep() > 0
+    for step in range(60):
+        with contextlib.suppress(Dies):
+            done = await Catalog(FewSteps(place.folder, 1 + step % 4)).compact(place.clock.now())
+            if not done.removed:
+                break
+        assert await place.app.vault.query(count) == [{"rows": 120, "jobs": 120}], step
+        assert (await place.app.vault.verify()).problems == []
+    assert step > 5
+    assert len(await place.app.vault.files()) < files
+    assert len(await place.rows()) == len(set(await place.rows())) == 120
+
+
 async def test_a_compaction_of_rows_may_die_at_any_step(memory: Store, tmp_path: Path) -> None:
     app = memory.app(clock=ManualClock(), vault={"url": f"file://{tmp_path}/vault"})
     await fill(app)
     ask = 'SELECT count(*) AS rows, count(DISTINCT id) AS ids FROM "odd *[name] """'
 
-    class Mortal(Objects):
-        left = 0
-
-        async def create(self, key: str, body: bytes) -> bool:
-            self._step()
-            return await super().create(key, body)
-
-        async def delete(self, keys: Any) -> None:
-            for key in keys:
-                self._step()
-                await super().delete([key])
-
-        def _step(self) -> None:
-            self.left -= 1
-            if self.left == 0:
-                raise Dies
-
     for step in range(1, 15):
-        mortal = Mortal(parse(f"file://{tmp_path}/vault"))
-        mortal.left = 2
+        mortal = FewSteps(tmp_path / "vault", 1 + step % 3)
         with contextlib.suppress(Dies):
             await RowCatalog(mortal).compact(app.client.clock.now())
         assert await app.vault.query(ask) == [{"rows": 120, "ids": 120}], step
