@@ -46,7 +46,7 @@ SCENARIOS = {
     "passing_errors": ("postgres",),
     "impatient_callers": ("postgres",),
     "crash_objects": (*STORES, "streams"),
-    "objects_away": STORES,
+    "objects_away": (*STORES, "streams"),
     "disk_full": STORES,
     "kill_archivers": STORES,
     "lose_windows": ("streams",),

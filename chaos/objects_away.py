@@ -19,6 +19,8 @@ from headrace.seam.records import JobId
 
 _ALWAYS = {name: {"over": 0, "least": 0} for name in ("parameters", "vm_state", "metadata", "blob")}
 _SIZE = 4_500
+_SHARE = 0.7
+"""Of the jobs asked for that must be enqueued: nobody waits for an object store that is away."""
 
 
 class _Load:
@@ -30,7 +32,7 @@ class _Load:
         self.stored: dict[JobId, str] = {}
         self.refused = self.wrong = self.alerts = self.put_off = 0
         self.ran: dict[JobId, int] = {}
-        self.slowest = 0.0
+        self.slowest = self.produced = 0.0
         self.app.task(name="work", queue="default")(self._run)
         self.app.observe(self._observe)
 
@@ -44,6 +46,7 @@ class _Load:
 
     async def produce(self, rate: int, enough: asyncio.Event) -> None:
         """Ten batches a second, due at once or a little later."""
+        first = time.monotonic()
         while not enough.is_set():
             began = time.monotonic()
             jobs = []
@@ -59,6 +62,7 @@ class _Load:
                 self.refused += len(jobs)
             self.slowest = max(self.slowest, time.monotonic() - began)
             await asyncio.sleep(max(0.0, 0.1 - (time.monotonic() - began)))
+        self.produced = time.monotonic() - first
 
 
 async def run(
@@ -85,18 +89,28 @@ async def run(
         (bool(load.refused), f"{load.refused} jobs could not be enqueued"),
         (not load.alerts, "no alert said that the object store is away"),
         (not drained, "not everything was done in time"),
+        (
+            too_few(len(load.stored), rate, load.produced),
+            f"fewer jobs were enqueued than asked in {load.produced:.0f} s",
+        ),
     )
     problems = [text for bad, text in said if bad]
     reached: dict[str, Any] = {
         "jobs": len(load.stored), "lost": lost, "attempts burnt": burnt, "wrong sections": load.wrong,
         "jobs that ran more than once": twice, "times a job was put off": load.put_off,
-        "slowest enqueue s": round(load.slowest, 2), "drained": drained, "seconds": seconds,
+        "slowest enqueue s": round(load.slowest, 2), "seconds of enqueueing": round(load.produced, 1),
+        "drained": drained, "seconds": seconds,
     }  # fmt: skip
     asked = {"seconds away": away, "jobs a second": rate}
     return Outcome(
         scenario="objects_away", backend=backend, asked=asked, reached=reached, ok=not problems, seed=seed,
         problems=problems,
     )  # fmt: skip
+
+
+def too_few(jobs: int, rate: int, seconds: float) -> bool:
+    """Whether those who enqueue were held up."""
+    return jobs < _SHARE * rate * seconds
 
 
 async def _play(load: _Load, server: SeaweedFS, away: float, rate: int, budget: float) -> tuple[bool, float]:

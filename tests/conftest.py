@@ -27,6 +27,7 @@ SAMPLED = {
     "test_redis_six.py": 6,
     "test_redis_cluster.py": 4,
     "test_blocking.py": 4,
+    "test_alone.py": 6,
     "test_network.py": 2,
     "test_redis_flat.py": 2,
     "test_postgres_plans.py": 2,

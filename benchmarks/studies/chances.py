@@ -3,9 +3,10 @@
 ``python -m benchmarks.studies.chances`` takes an hour: 6 workers of 10 slots, started as anybody starts them,
 with 5,000 jobs before them. None, one and a hundred jobs on their last chance come to the head of the queue when all
 slots are full. What counts is the lowest number of jobs that ran at once, of looks every 50 ms between the first time
-that all slots were full and the last start of a job. It is to stay at nine tenths of the slots. Where a busy
-machine does not let it, not even without jobs on their last chance, it is to stay at what it is without them, and the
-verdict says that the machine was busy.
+that all slots were full and the last start of a job. It is to stay at nine tenths of the slots. The verdict says so if
+it did from when those jobs came until a lease after the last of them had started, but not always; and if a busy machine
+did not let it, not even without jobs on their last chance, while it stayed at what it is without them. Both are softer
+than what is asked for, and are to be repeated on a quiet machine.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ _PATIENCE = 120.0
 _ASIDE = "aside"
 _LOST = 2
 _LEASE = 30.0
-GOOD, BUSY, IDLE = "the slots stayed at work", "as many slots as without them: the machine was busy", "slots stood idle"
+GOOD, NEAR, BUSY, IDLE = (
+    "the slots stayed at work",
+    "the slots stayed at work near them, but not always: the machine was busy",
+    "as many slots as without them: the machine was busy",
+    "slots stood idle",
+)
 
 
 @dataclass(frozen=True)
@@ -226,7 +232,7 @@ def verdict(cells: Sequence[Cell], slots: int) -> str:
     """Whether the slots stayed at work while jobs on their last chance came."""
     goal, least = 0.9 * slots, min(cell.near for cell in cells)
     if least >= goal:
-        return GOOD
+        return GOOD if min(cell.least for cell in cells) >= goal else NEAR
     usual = min((cell.near for cell in cells if not cell.suspects), default=goal)
     return BUSY if least >= usual else IDLE
 

@@ -4,7 +4,7 @@
 and claims again, in one call. The two kinds of queue are measured by turns. Beside jobs a second it tells the CPU time
 of a job, on the server and in the clients: on a machine that does other things too, claims that go one after the other
 get one share of it and claims side by side get many, so that seconds say little there, and CPU time says what a quiet
-machine could do. To be reached is 0.7 of the plain queue, by the clock or by CPU time.
+machine could do. To be reached is 0.7 of the plain queue by the clock; where only CPU time says so, that is told.
 """
 
 from __future__ import annotations
@@ -194,6 +194,19 @@ def wrong(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
+def reached(cells: Sequence[Cell]) -> str:
+    """What is to be said if nothing is wrong."""
+    plain = {cell.batch: cell for cell in cells if cell.queue == "plain"}
+    slow = [
+        f"of {cell.batch} ({share:.2f} by the clock)"
+        for cell in cells
+        if (share := cell.rate / plain[cell.batch].rate) < GOAL
+    ]
+    return f"turns give at least {GOAL} of the plain queue" + (
+        f"; by CPU time alone in trips {', '.join(slow)}: to be repeated on a quiet machine" if slow else ""
+    )
+
+
 def table(cells: Sequence[Cell]) -> str:
     """What people read."""
     rows = [["batch", "queue", "jobs/s", "of plain", "CPU of a job: server", "clients", "of plain"]]
@@ -218,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cells = study(servers, plan)
     print(table(cells))
     keep(given.output, "postgres", facts(Path(tempfile.gettempdir())), [asdict(cell) for cell in cells])
-    print("\n".join(wrong(cells)) or f"turns give at least {GOAL} of the plain queue")
+    print("\n".join(wrong(cells)) or reached(cells))
     return 1 if wrong(cells) else 0
 
 

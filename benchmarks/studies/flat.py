@@ -1,13 +1,15 @@
 """Costs that stay flat whatever users choose: claims and inserts beside 1 and 60,000 priorities, 100,000 tenants,
-10,000 queues or groups, two dozen idle workers.
+10,000 queues or groups, two dozen idle workers; and on PostgreSQL, many producers: of transactions that store a job,
+while others listen, and of jobs of groups.
 
 ``python -m benchmarks.studies.flat`` takes some minutes on one store; ``--quick`` a minute, with sizes a twentieth of
 these. A line is flat when the 99th percentile of each call is at most twice that of the smallest size, and no call
 keeps the server busy for longer than 50 ms; or, where a slow machine takes longer at the smallest size too, for twice
 as long as there. Beside it stands what the store itself counts, which the load of the machine hardly changes: pages
 that PostgreSQL touched, CPU time of Valkey's one thread, steps of SQLite's machine. A call that takes longer while its
-store does not do more is told as noise. All sizes of a line are filled first and then asked in turns, so that noise
-hits them alike.
+store does not do more is told as noise, and counts as flat. Of calls that name, or answer, as many things as there are,
+only the bound counts, and that is told too. All sizes of a line are filled first and then asked in turns, so that
+noise hits them alike.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from benchmarks.fleet import Servers
 from benchmarks.machine import facts
 from benchmarks.metrics.metric import percentile
 from benchmarks.results import HOME, aligned, shown
-from benchmarks.studies import flat_crowds
+from benchmarks.studies import flat_crowds, flat_producers
 from benchmarks.studies.flat_crowds import Crowd
 from benchmarks.studies.flat_lines import Filled, Line, lines
 from benchmarks.studies.flat_meters import Meter, metered
@@ -60,9 +62,11 @@ class Plan:
     times: int = 3
     workers: int = flat_crowds.WORKERS
     claimers: int = flat_crowds.CLAIMERS
+    seconds: float = 10.0
+    """Of each kind of producers."""
 
 
-QUICK = Plan(0.05, 3, 20, 20.0, 5, 2_000, 1)
+QUICK = Plan(0.05, 3, 20, 20.0, 5, 2_000, 1, seconds=1.0)
 
 
 @dataclass(frozen=True)
@@ -216,6 +220,8 @@ def judged(line: Line, cells: Sequence[Cell]) -> list[Cell]:
         bound = BOUND if first.slowest <= BOUND else FACTOR * first.slowest  # then the machine is slow
         flat = (steady or more <= NOISE) and cell.slowest <= bound and not cell.note
         note = cell.note or ("noise" if flat and not steady else "")
+        if flat and times > FACTOR and cell.call in line.proportional:
+            note = "as many as there are"
         found.append(replace(cell, times=times, effort_times=more, flat=flat, note=note))
     return found
 
@@ -266,6 +272,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 crowds += flat_crowds.idle(store, servers, plan.trickle, plan.workers, given.place)
             if "claimers".startswith(wanted):
                 crowds += flat_crowds.governed(store, servers, plan.jobs, plan.claimers, plan.times, given.place)
+            if store == "postgres" and "producers".startswith(wanted):
+                crowds += flat_producers.compared(servers, plan.seconds, given.place)
             if crowds:
                 print(f"{store}: crowds\n{crowds_table(crowds)}\n", flush=True)
             found += [{"kind": f"crowd, {crowd.name}", **asdict(crowd), "ratio": crowd.ratio} for crowd in crowds]

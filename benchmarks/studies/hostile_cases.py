@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -281,8 +281,3 @@ CASES: dict[str, Case] = {
     "rates of tasks": rates,
     "stats of 10,000 queues": statistics,
 }
-
-
-def some(names: Sequence[str]) -> dict[str, Case]:
-    """Those whose name begins so; without names, all."""
-    return {name: case for name, case in CASES.items() if name.startswith(tuple(names or ("",)))}

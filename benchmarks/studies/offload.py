@@ -43,6 +43,10 @@ from headrace.seam.records import SweepClause, SweepTarget
 
 OUTPUT = HOME / "offload.jsonl"
 WAYS = ("inline", "delayed", "objects", "everything")
+SHARE = 0.15
+"""Of the log of the wide table: what may be written with everything in objects."""
+REQUESTS = 20.0
+"""For 1,000 jobs, to enqueue them in bulk and to claim them a hundred at a time."""
 _CHUNK = 1_000
 _DAY = 86_400_000_000
 _A_DAY = RetentionSettings().completed.count or 1
@@ -309,7 +313,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for store, lines in found.items():
         keep(given.output, store, machine, [asdict(line) for line in lines])
     print(table(found))
-    return 0
+    short = [] if given.quick else missed(found)
+    for one in short:
+        print(f"missed: {one}")
+    return 1 if short else 0
+
+
+def missed(found: dict[str, list[Any]]) -> list[str]:
+    """Which goals were not reached. A few jobs say nothing about the log."""
+    problems = []
+    for store, lines in found.items():
+        for one in lines:
+            if isinstance(one, Bytes) and one.way == "everything" and one.share > SHARE:
+                problems.append(f"{store}, {one.load}: {one.share:.1%} of the wide table's log, expected {SHARE:.0%}")
+            if isinstance(one, Requests) and one.enqueue + one.work > REQUESTS:
+                asked = one.enqueue + one.work
+                problems.append(f"{store}: {asked:.1f} requests for 1,000 jobs, expected {REQUESTS:.0f}")
+    return problems
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 from fetcher import Answer, Fetcher, NoAnswer, Refused
 
-from headrace import App, Done, Fail, Handle, Job, NewJob, Outcome, Patch, Retry, Sections, exponential
+from headrace import Again, App, Done, Fail, Handle, Job, NewJob, Outcome, Patch, Retry, Sections, exponential
 
 Method = Literal["POST", "PUT", "PATCH", "DELETE", "GET"]
 QUEUE = "webhooks"
@@ -21,6 +21,7 @@ OVERFLOW = "webhooks overflow"
 TIMEOUT = 10.0
 LONGEST_WAIT = 3_600.0
 """Seconds. A receiver that asks for more with ``Retry-After`` is asked again after these."""
+TRIES = 8
 TRIES_KEPT = 10
 RETRIED = frozenset({408, 425, 429})
 """The statuses below 500 that say "later" rather than "no"."""
@@ -62,13 +63,15 @@ def webhook(
     method: Method = "POST",
     headers: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT,
+    return_queue: str | None = None,
 ) -> NewJob:
-    """The job that delivers a webhook. What to do is in its ``parameters``, the body by itself in its ``blob``.
+    """The job that delivers a webhook. What to do is in its ``parameters``, the body by itself in its ``blob``. With a
+    ``return_queue`` it does not end there, delivered or not, but goes on in that queue.
 
     Raises ``Refused`` if the URL is out of the question; names are resolved and checked when it is delivered.
     """
     fetcher.check(url, method, headers)
-    job = deliver.options(tenant=team).job(url, method, dict(headers or {}), timeout)
+    job = deliver.options(tenant=team).job(url, method, dict(headers or {}), timeout, return_queue)
     return msgspec.structs.replace(job, sections=Sections(blob=body))
 
 
@@ -83,13 +86,14 @@ async def set_rules() -> None:
     await app.policies.set(OVERFLOW, running=10, tenant_running=2, tenant_batch=1)
 
 
-@app.task(name="deliver", queue=QUEUE, overflow=OVERFLOW, retry=exponential(8, base="4s", cap="1h"), timeout="2m")
+@app.task(name="deliver", queue=QUEUE, overflow=OVERFLOW, retry=exponential(TRIES, base="4s", cap="1h"), timeout="2m")
 async def deliver(
     job: Job[None],
     url: str,
     method: Method = "POST",
     headers: dict[str, str] | None = None,
     timeout: float = TIMEOUT,
+    return_queue: str | None = None,
 ) -> Outcome:
     """Send it once, and say what follows from the answer. A worker that dies meanwhile costs no attempt."""
     state = job.sections.get("vm_state")
@@ -101,10 +105,21 @@ async def deliver(
         answer = await fetcher.fetch(url, method, sent, job.sections.get("blob", b""), timeout)
     except (NoAnswer, Refused) as error:
         answer = error
-    return judge(answer, history, at, round(time.monotonic() - began, 3))
+    outcome = judge(answer, history, at, round(time.monotonic() - began, 3))
+    if return_queue is None or (isinstance(outcome, Retry) and job.attempt + 1 < TRIES):
+        return outcome
+    return go_on(outcome, return_queue)
 
 
-def judge(answer: Answer | NoAnswer | Refused, history: History, at: datetime, seconds: float) -> Outcome:
+def go_on(outcome: Done[object] | Retry | Fail, queue: str) -> Again:
+    """Instead of an end: the same job in another queue, in one step, with its history. Whoever pulls it there reads how
+    it went, and ends it or sends it on."""
+    return Again(patch=msgspec.structs.replace(outcome.patch or Patch(), queue=queue))
+
+
+def judge(
+    answer: Answer | NoAnswer | Refused, history: History, at: datetime, seconds: float
+) -> Done[object] | Retry | Fail:
     """2xx: done. No answer, 5xx and the like: later. Anything else will not get better: a dead letter at once."""
     if not isinstance(answer, Answer):
         said = str(answer)

@@ -15,6 +15,7 @@ from headrace.core.events import Event, EventKind
 from headrace.core.meter import Meter
 from headrace.keeping.waiting_ends import WaitingEnds
 from headrace.seam.records import KeptStats, Leased, QueueStats, Stats, WorkerStats
+from headrace.seam.usage import Usage
 from headrace.web.metrics import EventCounts, Metrics
 from headrace.web.pulse import Pulse
 from headrace.web.store_metrics import of_store
@@ -35,12 +36,13 @@ class World:
         self.now, self.failed = 1_000_000.0, 0
         self.queue: dict[str, Any] = {}
         self.up, self.slots, self.seen, self.dead_bytes, self.swept, self.vault = True, 10, 0.0, 0, True, 0.0
+        self.archive_failures, self.save_failed = 0, 0
 
     def scrape(self, trouble: Callable[[World], None] | None) -> Scrape:
         """A minute goes by."""
         self.now += EVERY
         self.up, self.slots, self.seen, self.dead_bytes, self.swept, self.vault = True, 10, self.now, 0, True, 0.0
-        self.queue = {"running": 1}
+        self.queue, self.save_failed = {"running": 1}, 0
         for _ in range(20):
             self.meter.completed(JOB, 0.0)
             self.meter.upkeep.used("mail", 0.3)
@@ -56,7 +58,9 @@ class World:
         queue = QueueStats("mail", failed=self.failed, **self.queue)
         worker = WorkerStats("w", ("mail",), self.slots, 1, 0, int(self.seen * 1e6))
         stats = Stats([queue], [worker] if self.slots else [], [KeptStats("failed", self.failed, self.dead_bytes)])
-        store = of_store(stats if self.up else None, int(self.now * 1e6), "memory", WaitingEnds(None, self.vault))
+        usage = Usage(1, parts={"archive_failures": self.archive_failures, "save_failed": self.save_failed})
+        ends = WaitingEnds(None, self.vault)
+        store = of_store(stats if self.up else None, int(self.now * 1e6), "memory", ends, usage)
         process = Metrics("memory", self.meter, self.counts, self.pulse, None)._process()
         samples = [sample for family in (*process, *store) for sample in family.samples]
         return {(one.name, frozenset({**one.labels, "instance": "pod"}.items())): one.value for one in samples}
@@ -98,6 +102,10 @@ def _dying(world: World) -> None:
     world.failed += 50
 
 
+def _unarchived(world: World) -> None:
+    world.archive_failures += 1
+
+
 def _silent(world: World) -> None:
     world.seen = world.now - 25
 
@@ -117,6 +125,8 @@ TROUBLES: dict[str, Callable[[World], Any]] = {
     "HeadraceCleanupFails": _alert("cleanup_failing"),
     "HeadraceCleanupOverdue": _set(swept=False),
     "HeadraceLeaseUseHigh": lambda world: world.often(20, world.meter.upkeep.used, "mail", 0.97),
+    "HeadraceArchiveFails": _unarchived,
+    "HeadraceSaveFails": _set(save_failed=1),
     "HeadraceVaultBehind": _set(vault=4_000.0),
     "HeadraceSlotsMissed": _alert("schedule_late"),
     "HeadraceLoopBlocked": lambda world: world.often(20, world.pulse.lag.add, 4.0),

@@ -62,8 +62,9 @@ def test_a_time_limit(setting: str) -> None:
 
 
 def test_a_transaction_that_waited_for_its_next_statement() -> None:
-    with psycopg.connect(server().url(), options="-c idle_in_transaction_session_timeout=5ms") as connection:
-        connection.execute("SELECT")
+    options = "-c idle_in_transaction_session_timeout=500ms"
+    with psycopg.connect(server().url(), options=options, autocommit=True) as connection:
+        connection.execute("BEGIN")
         assert select.select([connection], [], [], 30)[0]
         with pytest.raises(psycopg.Error) as told:
             connection.execute("SELECT")

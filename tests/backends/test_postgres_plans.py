@@ -307,6 +307,34 @@ async def test_promoting_from_many_queues_locks_what_it_promotes(order: str, mon
         connection.execute("DROP SCHEMA promoting_many CASCADE")
 
 
+@pytest.mark.parametrize("delayed", [False, True], ids=["urgent", "due"])
+async def test_a_claim_reads_on_where_the_first_jobs_are(delayed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand queues with twenty jobs each, the first thousand jobs of all lie in one, and are taken with few
+    looks into the others."""
+    names = tuple(f"q{n}" for n in range(1, 1_001))
+    lane = "0" if delayed else "NULL"
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=reading_on") as connection:
+        async with explained("reading_on", monkeypatch) as (store, plans):
+            connection.execute(_IDS)
+            connection.execute("INSERT INTO queues (qid, name) SELECT n, 'q' || n FROM generate_series(1, 1000) AS n")
+            connection.execute(
+                f"""
+                INSERT INTO jobs (id, enqueued_at, task, tenant)
+                SELECT plans_id(n), n, 't', '' FROM generate_series(1, 21000) AS n;
+                INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed)
+                SELECT n, {lane}, plans_id(n), CASE WHEN n <= 1000 THEN 7 ELSE n % 1000 + 1 END, 0, 0, 0, 0, 0, false
+                FROM generate_series(1, 21000) AS n;
+                """.encode()
+            )
+            plans.scans.clear()
+            claimed = await store.claim(Claim("h", names, 1_000, LEASE))
+            found = sorted(job.run_at for job in claimed.jobs)
+            assert found == list(range(1, len(found) + 1))
+            assert len(found) > 900
+            assert plans.touched() <= 100_000
+        connection.execute("DROP SCHEMA reading_on CASCADE")
+
+
 async def test_ending_touches_what_it_ends(seen: tuple[PostgresBackend, Plans], depth: int) -> None:
     store, plans = seen
     claimed = await store.claim(Claim("h", ("q",), BATCH, 60_000_000))

@@ -105,7 +105,7 @@ ON_SCHEDULES = [
     Fault(
         "a plan that passes over all that it would cancel",
         "plan_v1",
-        "try_waiting(s.last_job) IS NOT FALSE",
+        "try_live(s.last_job, false) IS NOT FALSE",
         "false",
         ("note ticks", "plan, cancelling"),
     ),

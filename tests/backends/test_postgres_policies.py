@@ -823,9 +823,69 @@ async def test_a_look_at_tenants_waits_for_nobody_and_changes_nothing(store: Pos
     }  # fmt: skip
 
 
+async def test_a_long_page_of_tenants_is_read_in_parts(store: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await store.policies.save(Policy(queue="q", tenant_running=5), T0)
+    names = sorted(f"t{n}" for n in range(1_300))
+    for first in range(0, 1_300, 650):
+        await store.insert([row(first + n, tenant=name) for n, name in enumerate(names[first : first + 650])], T0)
+    answered: list[int] = []
+    ask = store.policies._call
+
+    async def counted(*args: Any) -> Any:
+        rows = await ask(*args)
+        answered.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(store.policies, "_call", counted)
+    assert [one.tenant for one in await store.policies.tenants("q", limit=1_200, at=T0)] == names[:1_200]
+    assert [one.tenant for one in await store.policies.tenants("q", names, names[9], 5_000, at=T0)] == names[10:]
+    assert [one.tenant for one in await store.policies.tenants("q", after=names[1_290], at=T0)] == names[1_291:]
+    assert max(answered) <= 500
+    assert await store.policies.tenants("q", limit=0, at=T0) == []
+
+
 async def test_news_of_many_comes_in_small_parts(store: PostgresBackend) -> None:
     assert await store.policies.save(Policy(queue="q", tenant_running=5), T0)
     await store.insert([row(n, tenant=f"t{n}") for n in range(1_000)], T0)
     with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
         [[most, jobs]] = connection.execute("SELECT max(cardinality(tids)), sum(cardinality(tids)) FROM news")
     assert (most, jobs) == (250, 1_000)
+
+
+@pytest.mark.parametrize("how", ["run_at", "delay"])
+async def test_jobs_of_a_group_that_come_in_the_wrong_order_are_stored_in_short_steps(
+    store: PostgresBackend, how: str
+) -> None:
+    """Each calls its group anew, and sends the job back that was called."""
+    assert await store.policies.save(Policy(queue="q", tenant_batch=1), T0)
+    first = T0 if how == "run_at" else DAY
+    await store.insert([row(n, group="g", **{how: first - n}) for n in range(900)], T0)
+    with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
+        [[most, told]] = connection.execute(
+            "SELECT max(n.told), sum(n.told) FROM (SELECT count(*) AS told FROM news GROUP BY xmin::text) AS n"
+        )
+    assert told > 900
+    assert most <= 250
+    assert (await store.policies.group("q", "g")).called == (job_id(899),)
+
+
+async def test_expired_jobs_of_many_tenants_are_cancelled_together(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", tenant_batch=1), T0)
+    for first in range(0, 1_200, 600):
+        await store.insert([row(n, tenant=f"t{n % 300}", expires=SECOND) for n in range(first, first + 600)], T0)
+    await store.insert([row(5_000, tenant="t7")], T0)
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={SCHEMA}") as connection:
+        while connection.execute("SELECT count(*) FROM tenants WHERE awake").fetchone() != (300,):
+            await store.claim(Claim("w", ("q",), 0, LEASE), T0)
+        claimed = await store.claim(Claim("w", ("q",), 1_000, LEASE), T0 + SECOND)
+        assert len(claimed.jobs) <= 1
+        assert 500 < len(claimed.expired) <= 1_000
+        [[told]] = connection.execute("SELECT count(*) FROM news WHERE kind = 3").fetchall()
+        assert told <= 3
+    jobs, expired = [*claimed.jobs], [*claimed.expired]
+    while claimed.next_in == 0:
+        claimed = await store.claim(Claim("w", ("q",), 1_000, LEASE), T0 + SECOND)
+        jobs += claimed.jobs
+        expired += claimed.expired
+    assert [job.id for job in jobs] == [job_id(5_000)]
+    assert len({job.id for job in expired}) == len(expired) == 1_200

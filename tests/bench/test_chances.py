@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.studies.chances import BUSY, GOOD, IDLE, QUICK, judge, measure, read, table, verdict
+from benchmarks.studies.chances import BUSY, GOOD, IDLE, NEAR, QUICK, judge, measure, read, table, verdict
 from benchmarks.studies.stores import Fresh
 
 
@@ -29,7 +29,8 @@ def test_a_small_fleet_is_measured(tmp_path: Path) -> None:
 def test_whether_slots_stayed_at_work(tmp_path: Path) -> None:
     (tmp_path / "1").write_text("1.0 1 0\n1.1 1 0\n2.0 -1 0\n2.2 1 0\n9.0 -1 0\n9.0 -1 0\n9.5 1")
     cell = replace(judge(read(tmp_path), 2, 1, 1.25), suspects=1)
-    assert verdict([replace(cell, near=9)], 10) == GOOD
+    assert verdict([replace(cell, near=9, least=9)], 10) == GOOD
+    assert verdict([replace(cell, near=9, least=8)], 10) == NEAR
     assert verdict([replace(cell, near=8)], 10) == IDLE
     assert verdict([replace(cell, suspects=0, near=7), replace(cell, near=7)], 10) == BUSY
     assert verdict([replace(cell, suspects=0, near=7), replace(cell, near=6)], 10) == IDLE

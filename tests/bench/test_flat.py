@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.fleet import Servers
-from benchmarks.studies import flat, flat_crowds
+from benchmarks.studies import flat, flat_crowds, flat_producers
 from benchmarks.studies.flat_lines import Line, lines
 from benchmarks.studies.stores import STORES
 
@@ -42,6 +42,16 @@ def test_crowds_are_compared(servers: Servers) -> None:
     assert len(flat.crowds_table([*idle, *turns]).splitlines()) == 1 + len(idle) + 2
 
 
+def test_producers_are_compared(servers: Servers) -> None:
+    found = flat_producers.compared(servers, 0.3)
+    assert [(crowd.name, crowd.unit) for crowd in found] == [
+        ("32 transactions, 8 listen", "commits/s"),
+        ("4 producers of groups", "jobs/s"),
+        ("16 producers of groups", "jobs/s"),
+    ]
+    assert all(min(crowd.before, crowd.after) > 0 for crowd in found)
+
+
 @pytest.mark.parametrize(
     ("call", "p99", "effort", "slowest", "note", "judged"),
     [
@@ -50,7 +60,7 @@ def test_crowds_are_compared(servers: Servers) -> None:
         ("claim", 2.1, 14.0, 1.0, "", (True, "noise")),
         ("claim", 1.0, 10.0, 50.1, "", (False, "")),
         ("claim", 1.0, 10.0, 1.0, "only 7 jobs came in", (False, "only 7 jobs came in")),
-        ("stats", 9.0, 90.0, 50.0, "", (True, "")),
+        ("stats", 9.0, 90.0, 50.0, "", (True, "as many as there are")),
         ("stats", 9.0, 90.0, 51.0, "", (False, "")),
     ],
 )

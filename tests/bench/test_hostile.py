@@ -5,13 +5,13 @@ from benchmarks.fleet import Servers
 from benchmarks.studies import hostile, hostile_cases
 from benchmarks.studies.stores import STORES
 
-SERVED = ("insert, new queues", "finish, retries", "rates of tasks")
+SERVED = ("insert, new queues", "finish, retries", "rates of tasks", "claim, expired jobs", "rules for all tenants")
 """Cases that are tried on servers too."""
 
 
 @pytest.mark.parametrize(
     ("store", "name"),
-    [(store, name) for store in STORES for name in hostile_cases.CASES if store == "sqlite" or name in SERVED],
+    [(store, name) for store in STORES for name in hostile.CASES if store == "sqlite" or name in SERVED],
 )
 def test_every_call_is_measured(servers: Servers, store: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hostile_cases, "FULL", 12)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.studies.offload import WAYS, Jobs, Pace, Requests, measure, table
+from benchmarks.studies.offload import WAYS, Bytes, Jobs, Pace, Requests, measure, missed, table
 from benchmarks.systems.load import Load
 
 
@@ -15,7 +15,18 @@ def test_what_leaves_the_store_is_asked_for_in_batches(tmp_path: Path) -> None:
     found = measure(["sqlite"], tmp_path, 1_000, [])
     [asked] = [line for line in found["sqlite"] if isinstance(line, Requests)]
     assert asked.enqueue + asked.work <= 20
+    assert missed(found) == []
     assert "worked off/s" in table(found)
+
+
+def test_the_verdict_is_about_the_log_and_the_requests() -> None:
+    inline, much = (Bytes(way, "json", 1, 1, 1, 1, share=0.4) for way in ("inline", "everything"))
+    little = Bytes("everything", "random", 1, 1, 1, 1, share=0.15)
+    assert missed({"postgres": [inline, little, Requests(1, 10)]}) == []
+    assert missed({"postgres": [much, Requests(10, 10.1)]}) == [
+        "postgres, json: 40.0% of the wide table's log, expected 15%",
+        "postgres: 20.1 requests for 1,000 jobs, expected 20",
+    ]
 
 
 @pytest.mark.parametrize("store", ["memory", "streams"])

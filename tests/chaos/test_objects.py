@@ -15,6 +15,12 @@ async def test_processes_die_at_every_step(store: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-async def test_the_object_store_goes_away_under_load(tmp_path: Path) -> None:
-    outcome = await objects_away.run(tmp_path, away=6.0, seed=1, rate=20)
+@pytest.mark.parametrize("store", ["sqlite", "streams"])
+async def test_the_object_store_goes_away_under_load(store: str, tmp_path: Path) -> None:
+    outcome = await objects_away.run(tmp_path, away=6.0, seed=1, rate=20, backend=store)
     assert outcome.ok, outcome.show()
+
+
+def test_enqueueing_that_is_held_up_is_no_success() -> None:
+    assert objects_away.too_few(2_730, 100, 61.0)
+    assert not objects_away.too_few(5_390, 100, 61.0)

@@ -39,6 +39,14 @@ def test_rules_of_a_bucket(run: Run, tmp_path: Path) -> None:
     assert "lengthen it" in run("objects", "check", "--days", 500, *STORE, env=env, code=1).stderr
 
 
+@pytest.mark.parametrize("command", ["plan", "apply", "check"])
+def test_a_rule_that_is_shorter_than_objects_are_needed_is_refused(run: Run, command: str) -> None:
+    env = {"HEADRACE_OBJECTS__URL": server().url("cli/short"), "HEADRACE_OBJECTS__KEEP": "50h"}
+    told = run("objects", command, "--days", 3, *STORE, env=env, code=2).stderr
+    assert "--days: expected 4 or more, got 3" in told
+    assert "and as many days more as jobs are ever delayed" in told
+
+
 @pytest.mark.usefixtures("project")
 def test_a_sweep(run: Run, tmp_path: Path) -> None:
     env = {"HEADRACE_OBJECTS__URL": f"file://{tmp_path}/objects", "HEADRACE_OBJECTS__GRACE": "10ms"}

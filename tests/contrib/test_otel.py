@@ -131,7 +131,7 @@ async def test_batches_and_schedules_are_linked(traced: Traced) -> None:
 
 
 async def test_a_job_without_context_begins_a_trace(traced: Traced) -> None:
-    plain = App(traced.app.client.twin())
+    plain = App(traced.app.client.sibling())
 
     @traced.app.task(queue="mail", name="send")
     async def send() -> None: ...

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import apsw
 import pytest
 
-from headrace import App, Client, JobState, Settings
+from headrace import App, Client, JobState, Settings, connect
 from headrace.backends.memory import MemoryBackend
 from headrace.cyclotron import JobInit, Manager, Worker
 from headrace.cyclotron.shard import Shard
-from headrace.errors import ConfigError, InvalidJob, JobNotFound, PayloadTooLarge, QueueFull, Unavailable
+from headrace.errors import ConfigError, HeadraceError, InvalidJob, JobNotFound, PayloadTooLarge, QueueFull, Unavailable
 from headrace.seam.records import Inserted, Row, Selector, Stamp
 from tests.cyclotron.conftest import MakeClient
 from tests.worker.stores import Plain
@@ -162,6 +164,25 @@ class TestChunks:
             assert len(await manager.bulk_create_jobs(jobs)) == 100
             assert len(await manager.list_jobs(limit=1_000)) == 100
 
+    @pytest.mark.parametrize("size", [64, 1_000])
+    async def test_of_64_jobs_are_one_transaction_and_larger_ones_may_be_a_few(self, tmp_path: Path, size: int) -> None:
+        """Jobs of a thousand teams would hold SQLite for too long at once. Of the last chunk, one job fails."""
+        path, jobs = tmp_path / "jobs.db", [init(number, team_id=number) for number in range(1_000)]
+        async with connect(f"sqlite:///{path}", patience=0) as client:
+            manager = Manager(client, chunk_size=size)
+            await manager.open()
+            with closing(apsw.Connection(str(path))) as file:
+                refuse = "BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+                file.execute(f"CREATE TRIGGER refuse BEFORE INSERT ON jobs WHEN NEW.tenant = '999' {refuse}")
+            with pytest.raises(HeadraceError, match="not this one"):
+                await manager.bulk_create_jobs(jobs)
+            [stored] = (await manager.depths()).values()
+            assert stored == 960 if size == 64 else 64 < (stored or 0) < 1_000
+            with closing(apsw.Connection(str(path))) as file:
+                file.execute("DROP TRIGGER refuse")
+            assert len(await manager.bulk_create_jobs(jobs)) == 1_000
+            assert await manager.depths() == {0: 1_000}
+
     async def test_one_that_fails_stops_no_other_and_they_stay_in_order(self) -> None:
         store = Noted(MemoryBackend())
         store.fails = {UUID(int=35).bytes}
@@ -287,6 +308,28 @@ class TestShards:
         dead = "postgresql://127.0.0.1:1/nothing?sslmode=disable"
         with pytest.raises(Unavailable):
             await Manager([dead, dead], patience=0).open()
+
+    async def test_have_objects_of_their_own(self, tmp_path: Path) -> None:
+        """Each would delete the other's, so shards that would share them are refused, not left out."""
+        ours, theirs = ({"url": f"file://{tmp_path}/{name}", "blob": {"over": 0}} for name in ("ours", "theirs"))
+        with pytest.raises(ConfigError, match=r"shards 0 and 1: expected objects under a prefix of each one's own"):
+            Manager(["memory://"] * 2, objects=ours)
+        async with connect("memory://", objects=theirs), connect("memory://") as one:
+            async with connect("memory://", objects=ours) as first:
+                with pytest.raises(ConfigError, match="shards 1 and 2"):
+                    Manager([one, first, connect("memory://", objects=ours)])
+                with pytest.raises(ConfigError, match="one that another store uses"):
+                    await Manager([first, connect("memory://", objects=theirs)], chunk_size=5).bulk_create_jobs(
+                        plain(10)
+                    )
+            with pytest.raises(ConfigError, match="one that another store uses"):
+                await Manager([one, connect("memory://", objects=theirs)]).open()
+        places = [{"url": f"file://{tmp_path}/{number}", "blob": {"over": 0}} for number in range(2)]
+        async with connect("memory://", objects=places[0]) as one, connect("memory://", objects=places[1]) as other:
+            manager = Manager([one, other], chunk_size=5)
+            await manager.bulk_create_jobs([init(number, blob=bytes(100)) for number in range(20)])
+            assert await manager.depths() == {0: 10, 1: 10}
+            assert {(await manager.get_job(UUID(int=number + 1))).blob for number in range(20)} == {bytes(100)}
 
     async def test_one_that_fails_later_is_left_alone_for_a_while(self) -> None:
         first, second = Plain(MemoryBackend()), MemoryBackend()

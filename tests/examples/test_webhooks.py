@@ -24,7 +24,7 @@ from receiver import Receiver, Seen, response
 from webhooks import OVERFLOW, QUEUE, History, app, retry_after, send, set_rules, webhook
 
 from headrace import Handle, JobState, NewJob
-from headrace.seam.records import Requeue, Selector
+from headrace.seam.records import Claim, Reap, Requeue, Selector
 from headrace.testing.jobs import AppJobs, in_memory
 
 RUN = Path(__file__).parents[2] / "examples" / "webhooks" / "run.py"
@@ -73,7 +73,8 @@ async def test_parameters_and_body_are_apart(jobs: AppJobs) -> None:
     body = b'{"a": "%s"}' % (b"b" * 5_000)
     handle = await one(webhook("acme", "https://hooks.test/", body, headers={"X-A": "b"}, timeout=5))
     [info] = jobs.assert_enqueued(webhooks.deliver, queue=QUEUE, tenant="acme")
-    assert info.args == {"url": "https://hooks.test/", "method": "POST", "headers": {"X-A": "b"}, "timeout": 5}
+    where = {"url": "https://hooks.test/", "method": "POST", "headers": {"X-A": "b"}}
+    assert info.args == where | {"timeout": 5, "return_queue": None}
     record = await app.client.fetch(handle.id)
     assert record is not None
     assert set(record.cells) == {"parameters", "blob"}
@@ -149,6 +150,45 @@ async def test_without_an_answer_it_is_tried_until_attempts_run_out(jobs: AppJob
     tries = (await history(handle)).tries
     assert [one.status for one in tries] == [0] * 8
     assert "connect" in tries[-1].said
+
+
+@pytest.mark.parametrize(("status", "tries"), [(204, [204]), (404, [404]), (0, [0] * 8)], ids=["yes", "no", "away"])
+async def test_with_a_return_queue_it_goes_on_there(
+    jobs: AppJobs, receiver: Receiver, status: int, tries: list[int]
+) -> None:
+    """However it went: whoever pulls it there has its history, and ends it."""
+    url = f"http://hooks.test:{receiver.port}/{status}"
+    if not status:
+        await receiver.__aexit__()
+    handle = await one(webhook("acme", url, b"body", return_queue="outcomes"))
+    for _ in tries:
+        assert (await handle.info()).queue == QUEUE
+        await jobs.drain()
+        jobs.clock.advance("1h")
+    info = await handle.info()
+    assert (info.queue, info.state, info.attempt) == ("outcomes", JobState.AVAILABLE, len(tries) - 1)
+    async with app.pull("outcomes", want={"vm_state"}) as pull:
+        [job] = await pull.take(wait=PATIENCE)
+        assert job.id == handle.id
+        told = msgspec.json.decode(job.section("vm_state") or b"", type=History)
+        assert [one.status for one in told.tries] == tries
+        job.set_state("completed")
+        await job.release()
+    assert (await handle.info()).state is JobState.COMPLETED
+
+
+async def test_worker_faults_consume_no_tries(jobs: AppJobs, receiver: Receiver) -> None:
+    """Workers die, or lose their machine, with the job in their hands."""
+    handle = await one(webhook("acme", f"http://hooks.test:{receiver.port}/204", b"body"))
+    backend = await app.client.backend()
+    for lost in (1, 2):
+        assert (await backend.claim(Claim("dead", (QUEUE,), 1, 30_000_000), app.client.clock.stamp())).jobs
+        jobs.clock.advance("31s")
+        assert await backend.reap(Reap(), app.client.clock.stamp())
+        info = await handle.info()
+        assert (info.state, info.attempt, info.lost) == (JobState.AVAILABLE, 0, lost)
+    await jobs.drain()
+    assert await handle.result(0) == {"status": 204, "tries": 1}
 
 
 async def test_history_does_not_grow_for_ever() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from headrace import App, Counters, Event, EventKind, Every
 from headrace.errors import QueueFull, Unavailable
+from headrace.seam.records import Selector
 from tests.facades.harness import Events, Tapped, World, simulate
 from tests.facades.test_planner import HOUR, quiet, working
 
@@ -265,6 +266,36 @@ def test_a_store_that_is_slow() -> None:
     found = simulate(main, Slow).of(EventKind.ALERT)
     assert [(one.alert, one.seconds) for one in found] == [("store_slow", 3.0)] * 2
     assert "insert took 3.0 s" in found[0].detail
+
+
+class SlowOtherwise(Tapped):
+    """A store that takes long for whatever is neither an insert nor a trip."""
+
+    async def _call(self, name: str, args: Any, at: Any, carry: Any) -> Any:
+        if name in ("alter", "fetch", "renew", "scan", "stats", "ticks.due", "ticks.plan"):
+            await asyncio.sleep(3)
+        return await super()._call(name, args, at, carry)
+
+
+def test_whatever_a_store_takes_long_for_is_told() -> None:
+    async def main(world: World) -> Any:
+        app, events = watched(world)
+        task = app.task(quiet, queue="q")
+        app.every("10s", task.job(), name="often")
+        async with working(app):
+            await asyncio.sleep(60)
+        handle = await task.enqueue()
+        await handle.cancel()
+        await handle.info()
+        store = await app.client.backend()
+        await store.stats()
+        await store.scan(Selector(queue="q"))
+        await app.client.close()
+        return events
+
+    found = simulate(main, SlowOtherwise).of(EventKind.ALERT)
+    told = {one.subject for one in found if one.alert == "store_slow"}
+    assert told == {"alter", "due", "fetch", "plan", "renew", "scan", "stats"}
 
 
 # -- how it adds up

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from servers.seaweedfs import SECRET_KEY
 
+from headrace.core.config import ObjectSettings
 from headrace.errors import ConfigError, ObjectsRefused, ObjectsUnavailable
 from headrace.payloads import lifecycle
 from headrace.payloads.object_url import Location, parse
@@ -99,3 +100,17 @@ def test_a_cooler_place_after_some_days() -> None:
     assert blob["tierToCool"] == {"daysAfterModificationGreaterThan": 30}
     with pytest.raises(ConfigError, match="cooler_after: expected 1 to 59 days, got 60"):
         lifecycle.plan(parse("s3://jobs"), 60, 60)
+
+
+@pytest.mark.parametrize("after", [1, 29])
+def test_a_cooler_place_within_a_month(after: int) -> None:
+    """S3 refuses to move anything to STANDARD_IA before 30 days."""
+    [rule] = lifecycle.plan(parse("s3://jobs"), 60, after)["Rules"]
+    assert rule["Transitions"] == [{"Days": after, "StorageClass": "GLACIER_IR"}]
+
+
+@pytest.mark.parametrize(("keep", "grace", "least"), [("26h", "1h", 3), ("22h", "10m", 2), ("7d", "1d", 10)])
+def test_the_fewest_days_that_objects_are_needed(keep: str, grace: str, least: int) -> None:
+    """A segment may lie in the last hour of its day. Its keep begins after that, and then its grace."""
+    settings = ObjectSettings(keep=keep, grace=grace)
+    assert lifecycle.least_days(settings) == least

@@ -293,28 +293,33 @@ async def test_objects_pass_with_the_jobs_that_refer_to_them_to_another_store(
     await client.close()
 
 
-async def test_thirty_days_with_some_jobs_that_live_for_weeks(clock: ManualClock) -> None:
-    """Most jobs are gone after a day, as with the default settings."""
+@pytest.mark.parametrize(("kind", "hours"), [("memory", 3), ("s3", 4)])
+async def test_thirty_days_with_some_jobs_that_live_for_weeks(
+    kind: str, hours: int, tmp_path: Path, clock: ManualClock
+) -> None:
+    """Most jobs are gone after a day, as with the default settings. A real server is asked in longer steps."""
     backend = open_backend("memory://")
-    client = await open_client("memory://", backend, clock)
+    url = "memory://" if kind == "memory" else server().url(f"days/{tmp_path.name}/{clock.now()}")
+    client = await open_client(url, backend, clock)
     keeper, rng = keeper_of(client, backend), Random(7)
     ends: dict[bytes, int] = {}
     shares: list[float] = []
     assert backend.references is not None
-    for step in range(8 * 45):
-        for one in await client.insert([new(rng.randbytes(500)) for _ in range(25)]):
+    steps = 24 // hours
+    for step in range(steps * 45):
+        for one in await client.insert([new(rng.randbytes(500)) for _ in range(200 // steps)]):
             ends[one.id] = clock.now() + HOUR * (rng.randint(14 * 24, 28 * 24) if rng.random() < 0.05 else 24)
-        clock.advance("3h")
+        clock.advance(f"{hours}h")
         done = [job_id for job_id, end in ends.items() if end <= clock.now()]
         await client.alter(Selector(ids=done), Delete())
         for job_id in done:
             del ends[job_id]
         await keeper.keep()
-        if step >= 8 * 15:
+        if step >= steps * 15:
             found = await backend.references.find(1 << 30, limit=10_000)
             live = sum(read_reference(cell, "").length for job in found for cell in job.cells.values())
             shares.append(sum((await stored(client)).values()) / live)
-    assert len(shares) == 8 * 30
+    assert len(shares) == steps * 30
     assert max(shares) <= 1.5
     await client.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import headrace.cli
 
 HOME = Path(headrace.cli.__file__).parent
-NOTING = {"note_change", "note_jobs", "note_selected", "submit", "cancel_operation", "purge"}
+NOTING = {"changing", "note_change", "note_jobs", "note_selected", "submit", "cancel_operation", "purge"}
 READING = {
     "completion.completion", "config.show", "dead.export", "dead.list", "dead.reasons", "dead.show", "doctor.doctor",
     "health.health", "janitor.log", "janitor.preview", "janitor.removed", "janitor.rules", "job.list", "job.show",

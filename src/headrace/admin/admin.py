@@ -258,18 +258,12 @@ def _queue(queue: QueueStats, stats: Stats) -> views.QueueView:
     return views.QueueView(
         queue.queue,
         queue.paused,
-        queue.available,
-        queue.scheduled,
-        queue.running,
-        queue.jobs_paused,
-        queue.completed,
-        queue.cancelled,
-        queue.failed,
-        None if queue.oldest_due_age is None else queue.oldest_due_age / 1e6,
-        len(workers),
-        sum(worker.slots for worker in workers),
-        sum(worker.busy for worker in workers),
-        queue.due,
+        **queue.counts,
+        oldest_due_seconds=None if queue.oldest_due_age is None else queue.oldest_due_age / 1e6,
+        workers=len(workers),
+        slots=sum(worker.slots for worker in workers),
+        busy=sum(worker.busy for worker in workers),
+        due=queue.due,
     )
 
 

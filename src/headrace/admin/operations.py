@@ -210,7 +210,7 @@ class Operator:
 
 def operator_client(client: Client) -> Client:
     """Another client of the same store, for the worker of operations."""
-    twin = client.twin()
-    worker = twin.settings.worker
-    twin.settings = replace(twin.settings, worker=replace(worker, concurrency=2, name="operations"))
-    return twin
+    operator = client.sibling()
+    worker = operator.settings.worker
+    operator.settings = replace(operator.settings, worker=replace(worker, concurrency=2, name="operations"))
+    return operator

@@ -96,7 +96,7 @@ class Client(JobCalls, ClientEnqueue, ClientChanges):
         return self._behind
 
     def sibling(self) -> Client:
-        """Another client of the same store, which shares no connection with this one."""
+        """Another client of the same store, which shares no connection with this one: for another event loop."""
         return Client(
             self._backend.sibling(),
             self.settings,
@@ -104,10 +104,6 @@ class Client(JobCalls, ClientEnqueue, ClientChanges):
             rng=self._given_rng,
             heartbeat_thread=self._heartbeat_thread,
         )
-
-    def twin(self) -> Client:
-        """Another client of the same store, for another event loop."""
-        return Client(self._backend.sibling(), self.settings, clock=self.clock)
 
     async def call(self, job: NewJob, timeout: Duration | None = "30s") -> tuple[r.JobId, bytes | None]:
         """Store a job, or join the one that has its key, and wait for its result; returns the job's id and the result's

@@ -8,6 +8,7 @@ from headrace.api.client_reading import ClientReading
 from headrace.core import validation
 from headrace.core.events import Event, EventKind
 from headrace.core.names import check_name
+from headrace.core.slow_calls import timed
 from headrace.errors import ConfigError, InvalidJob
 from headrace.limits.rates import MOST_TASKS, check_lasts
 from headrace.limits.tenant_pauses import TenantPauses
@@ -55,7 +56,9 @@ class ClientChanges(ClientReading):
     async def _alter(self, sel: r.Selector, change: r.Change, *, again: bool) -> list[r.Altered]:
         backend = await self.backend()
         if again:
-            altered = await self._patience.repeat(lambda: self._backend.alter(sel, change, self.clock.stamp()))
+            altered = await self._patience.repeat(
+                lambda: timed(self.observers, "alter", self._backend.alter(sel, change, self.clock.stamp()))
+            )
         else:
             altered = await backend.alter(sel, change, self.clock.stamp())
         if self.observers and isinstance(change, r.Cancel):

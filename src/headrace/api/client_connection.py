@@ -20,6 +20,7 @@ from headrace.core.feed import Feed
 from headrace.core.ids import IdMaker, seeded_by_system
 from headrace.core.names import worker_name
 from headrace.core.patience import Patience
+from headrace.core.slow_calls import took
 from headrace.core.tasks import Tasks
 from headrace.core.upkeep import OBJECTS
 from headrace.errors import ConfigError
@@ -81,8 +82,11 @@ class ClientConnection:
 
     def _prepare(self) -> None:
         self._rng = self._given_rng or seeded_by_system()
-        self._patience = Patience(self._rng, micros(self.settings.patience) / 1e6)
+        self._patience = Patience(self._rng, micros(self.settings.patience) / 1e6, self._took)
         self.packer = self._make_packer(self._backend.limits, IdMaker(self.clock, self._rng))
+
+    def _took(self, operation: str, seconds: float) -> None:
+        took(self.observers, operation, seconds)
 
     @property
     def limits(self) -> r.Limits:

@@ -101,9 +101,11 @@ class ClientEnqueue(ClientConnection):
     async def insert(self, jobs: Iterable[NewJob]) -> list[r.Inserted]:
         """Store many jobs, in chunks of the store's batch size; answers come in the order of the jobs.
 
-        All jobs are checked before the first is stored. Each chunk is stored whole or not at all, except for jobs that
-        a queue has no room for: ``QueueFull`` lists them. On Valkey a chunk for very many queues, tenants or groups is
-        stored in pieces. Repeating the call with the same jobs (and ids) after an error stores nothing twice.
+        All jobs are checked before the first is stored. Up to 64 jobs of 64 MiB are stored whole or not at all, except
+        for those that a queue has no room for: ``QueueFull`` lists them. Larger chunks are stored in pieces, in order,
+        where they would hold up the store, say by jobs with keys or for very many queues, tenants or groups. Servers of
+        a cluster, and shards, store what is theirs by themselves. Repeating the call with the same jobs (and ids) after
+        an error stores nothing twice.
         """
         given = validation.check_jobs(jobs)
         if self.sending is None:

@@ -14,6 +14,7 @@ from headrace.core.durations import micros
 from headrace.core.names import check_queue
 from headrace.core.numbers import check_whole
 from headrace.core.validation import AnyId
+from headrace.core.walks import walk
 from headrace.errors import PartlyUnavailable, Unavailable
 from headrace.seam import records as r
 from headrace.seam.references import is_reference
@@ -68,20 +69,14 @@ class ClientReading(ClientConnection):
     async def list_jobs(self, sel: r.Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first, without arguments and results. Those of a part of the store that is away are
         missing."""
-        sel, most = validation.check_selector(sel), self._backend.limits.max_batch
-        validation.check_limit(limit)
+        sel, most = validation.check_selector(sel), validation.check_limit(limit)
         backend = await self.backend()
         found: list[JobInfo] = []
-        after = None
-        while len(found) < limit:
-            try:
-                page = await backend.scan(sel, after, min(limit - len(found), most), self.clock.stamp())
-            except PartlyUnavailable as error:
-                log.warning("the list of jobs is not complete: %s", error)
-                break
-            found += [job_info(record, self.packer.envelope) for record in page.records]
-            if (after := page.after) is None:
-                break
+        try:
+            async for records in walk(backend, sel, self.clock, most=most):
+                found += [job_info(record, self.packer.envelope) for record in records]
+        except PartlyUnavailable as error:
+            log.warning("the list of jobs is not complete: %s", error)
         return found
 
     async def jobs_of_worker(self, name: str) -> list[JobInfo]:
@@ -90,12 +85,9 @@ class ClientReading(ClientConnection):
         backend = await self.backend()
         running = r.Selector(states=frozenset({JobState.RUNNING}))
         found: list[JobInfo] = []
-        after: str | None = None
-        while True:
-            page = await backend.scan(running, after, self._backend.limits.max_batch, self.clock.stamp())
-            found += [job_info(record, self.packer.envelope) for record in page.records if record.worker == name]
-            if (after := page.after) is None:
-                return found
+        async for records in walk(backend, running, self.clock):
+            found += [job_info(record, self.packer.envelope) for record in records if record.worker == name]
+        return found
 
     async def stats(self, queues: Iterable[str] | None = None) -> r.Stats:
         """The store in numbers. With ``queues``, only these and their workers: other queues then cost nothing.

@@ -15,6 +15,7 @@ from headrace.api.tracker import TrackerOptions
 from headrace.core.callables import is_async
 from headrace.core.durations import micros
 from headrace.core.names import check_name, refuse_unknown
+from headrace.core.walks import walk
 from headrace.errors import ConfigError
 from headrace.payloads.codec import Envelope
 from headrace.seam.instants import to_datetime
@@ -153,17 +154,11 @@ class Crawler:
 
     async def cursors(self) -> AsyncIterator[Cursor]:
         """All cursors, newest first. One that moves on meanwhile is told as it was or as it is."""
-        client = self._owner.client
-        backend, after = await client.backend(), None
-        while True:
-            sel = Selector(queue=self.reading.queue, task=self.reading.name)
-            page = await backend.scan(sel, after, 100, client.clock.stamp())
-            ids = [record.id for record in page.records]
-            for record in await backend.fetch(ids, frozenset({"parameters"}), client.clock.stamp()) if ids else []:
-                if record is not None:
-                    yield _cursor(record, client.packer.envelope)
-            if (after := page.after) is None:
-                return
+        client, sel = self._owner.client, Selector(queue=self.reading.queue, task=self.reading.name)
+        pages = walk(await client.backend(), sel, client.clock, page=100, want=frozenset({"parameters"}))
+        async for records in pages:
+            for record in records:
+                yield _cursor(record, client.packer.envelope)
 
 
 def _cursor(record: Record, envelope: Envelope) -> Cursor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -144,6 +144,17 @@ def cut(items: Sequence[T], cost_of: Callable[[T], int], budget: int) -> list[Se
             first, total = index, 0
         total += cost
     return [*found, items[first:]] if items else []
+
+
+async def step_by_step(limit: int, most: int, step: Callable[[int, list[T]], Awaitable[list[T]]]) -> list[T]:
+    """The answers of a call that takes a limit, made in steps that are not larger than ``most``, until a step finds no
+    more. Each step is told what those before it have answered."""
+    found: list[T] = []
+    while (left := limit - len(found)) > 0:
+        found += (some := await step(min(left, most), found))
+        if len(some) < most:
+            break
+    return found
 
 
 def of_selection(sel: Selector, most: int) -> list[Selector]:

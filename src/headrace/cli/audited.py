@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 from msgspec import to_builtins
 
 from headrace import Client
 from headrace.admin.audit import Audit
+from headrace.cli.loading import Store
 from headrace.core.actor import local_actor
 from headrace.seam.records import JobId, Selector
 
@@ -19,6 +21,14 @@ _NAMED = 100
 async def note_change(client: Client, action: str, **details: object) -> None:
     """Note it under the name of this user and machine."""
     await Audit(client).note(local_actor(), action, **details)
+
+
+@asynccontextmanager
+async def changing(store: Store, action: str, **details: object) -> AsyncIterator[Client]:
+    """An open client, once it is noted what is to be changed with it."""
+    async with store.opened() as client:
+        await note_change(client, action, **details)
+        yield client
 
 
 async def note_jobs(client: Client, action: str, ids: Sequence[JobId]) -> None:

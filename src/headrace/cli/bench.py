@@ -19,7 +19,7 @@ from headrace.cli.bench_measurements import CALLERS, Bench
 from headrace.cli.commands import Command
 from headrace.cli.loading import hide_own_variables
 from headrace.cli.options import json_option
-from headrace.cli.output import print_json, print_table, progress
+from headrace.cli.output import answered, print_table, progress
 from headrace.cli.problems import USAGE, Problem
 from headrace.cli.worker_process import run_fast
 from headrace.text import url_without_secrets
@@ -39,7 +39,7 @@ _FIGURES = {
 @click.option("--jobs", type=click.IntRange(10, 1_000_000), metavar="N", default=10_000, help="Jobs in bulk and drain.")
 @click.option("--rounds", type=click.IntRange(1, 100), metavar="N", default=3, help="Rounds; the median is shown.")
 @json_option
-def bench_command(url: str | None, jobs: int, rounds: int, as_json: bool) -> None:
+def bench_command(url: str | None, jobs: int, rounds: int) -> None:
     """Measure a store with jobs that do nothing: enqueue, drain, pick-up, request and response.
 
     Uses queues of its own and deletes their jobs afterwards; PostgreSQL forgets their names a day later. Its workers
@@ -50,8 +50,7 @@ def bench_command(url: str | None, jobs: int, rounds: int, as_json: bool) -> Non
     hide_own_variables()
     with _store(url) as place:
         report = run_fast(_bench(place, jobs, rounds))
-    if as_json:
-        print_json(report)
+    if answered(report):
         return
     rows = [
         (_FIGURES[name][0].format(jobs=jobs), _shown(figure["median"]), figure["unit"], _range(figure["all"]))

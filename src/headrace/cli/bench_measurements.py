@@ -15,6 +15,7 @@ from statistics import median
 from headrace import App
 from headrace.cli.bench_tasks import add_tasks
 from headrace.cli.problems import FAILED, Problem
+from headrace.core.walks import walk
 from headrace.errors import ConfigError
 from headrace.seam.records import Delete, Record, Selector, SweepClause, SweepTarget
 from headrace.types import JobState
@@ -100,14 +101,10 @@ class Bench:
             await (await self.app.client.backend()).sweep(SweepClause(target=SweepTarget.COMPLETED))
 
     async def _ended(self) -> AsyncIterator[Record]:
-        backend = await self.app.client.backend()
-        after = None
-        while True:
-            page = await backend.scan(Selector(queue=self.queue, states=frozenset({JobState.COMPLETED})), after, 1_000)
-            for record in page.records:
+        completed = Selector(queue=self.queue, states=frozenset({JobState.COMPLETED}))
+        async for records in walk(await self.app.client.backend(), completed, page=1_000):
+            for record in records:
                 yield record
-            if (after := page.after) is None:
-                return
 
     @asynccontextmanager
     async def _worker(self, queue: str, *options: str) -> AsyncIterator[Process]:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from headrace import Client
 from headrace.cli.audited import note_selected
 from headrace.cli.output import confirm, counted, note, progress
+from headrace.core.walks import walk
 from headrace.seam.records import Delete, JobId, Selector
 from headrace.types import JobState
 
@@ -39,15 +40,8 @@ async def count(client: Client, filters: Selector, states: frozenset[JobState]) 
 
 async def ids(client: Client, selector: Selector, most: int) -> list[JobId]:
     """The ids of matching jobs, newest first."""
-    backend = await client.backend()
-    found: list[JobId] = []
-    after = None
-    while len(found) < most:
-        page = await backend.scan(selector, after, min(_STEP, most - len(found)))
-        found += [record.id for record in page.records]
-        if (after := page.after) is None:
-            break
-    return found
+    pages = walk(await client.backend(), selector, page=_STEP, most=most)
+    return [record.id async for records in pages for record in records]
 
 
 async def purge(

@@ -12,7 +12,7 @@ from headrace.cli.commands import Group
 from headrace.cli.doctor_checks import effective
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import answered, print_table
 from headrace.cli.setting_source import settings_file
 from headrace.core.environment import PREFIX
 
@@ -27,7 +27,7 @@ def config_command() -> None:
 @config_command.command("show")
 @click.option("--origins", is_flag=True, help="Also show where each setting comes from.")
 @answer_options
-def show_command(store: Store, origins: bool, as_json: bool) -> None:
+def show_command(store: Store, origins: bool) -> None:
     """Show all settings, without secrets.
 
     With --app, those of the app: what its code sets wins over the environment, the environment over the file.
@@ -35,10 +35,7 @@ def show_command(store: Store, origins: bool, as_json: bool) -> None:
     before = dict(os.environ)
     client = store.client()
     now, sources = effective(client.settings), _origins(client.settings, before, given_url=store.url is not None)
-    if as_json:
-        print_json(
-            {name: {"value": value, "origin": sources[name]} if origins else value for name, value in now.items()}
-        )
+    if answered({name: {"value": value, "origin": sources[name]} if origins else value for name, value in now.items()}):
         return
     heads = ["setting", "value", "origin"] if origins else ["setting", "value"]
     rows = [[name, "" if value is None else value, sources[name]][: len(heads)] for name, value in now.items()]

@@ -45,18 +45,18 @@ def dead_command() -> None:
 @filter_options()
 @limit_option(50, "Show at most N, newest first.")
 @answer_options
-async def list_command(store: Store, filters: Selector, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, filters: Selector, limit: int) -> None:
     """List dead letters, newest first."""
     dead = replace(filters, states=_DEAD)
-    await list_jobs(store, dead, limit, as_json=as_json, empty="no dead letters")
+    await list_jobs(store, dead, limit, empty="no dead letters")
 
 
 @dead_command.command("show")
 @id_argument
 @answer_options
-async def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
+async def show_command(store: Store, job_id: JobId) -> None:
     """Show a dead letter and its errors."""
-    await show_job(store, job_id, as_json=as_json, state=JobState.FAILED)
+    await show_job(store, job_id, state=JobState.FAILED)
 
 
 @dead_command.command("export")
@@ -84,12 +84,12 @@ async def export_command(store: Store, file: IO[str], filters: Selector) -> None
 @dead_command.command("reasons")
 @filter_options()
 @answer_options
-async def reasons_command(store: Store, filters: Selector, as_json: bool) -> None:
+async def reasons_command(store: Store, filters: Selector) -> None:
     """Count dead letters by what went wrong: queue, task, reason and type of error, most frequent first."""
     async with store.opened() as client:
         found = await classes(client, filters)
     columns = ("queue", "task", "reason", "error", "jobs")
-    print_list("reasons", found, columns, lambda one: list(one.values()), as_json=as_json)
+    print_list("reasons", found, columns, lambda one: list(one.values()))
 
 
 @dead_command.command("requeue")
@@ -108,7 +108,6 @@ async def requeue_command(
     limit: int,
     rate: float,
     yes: bool,
-    as_json: bool,
 ) -> None:
     """Run dead letters again.
 
@@ -129,7 +128,7 @@ async def requeue_command(
     requeued = [job_id for job_id, changed in met.items() if changed]
     refused = [job_id for job_id, changed in met.items() if not changed]
     data = {"requeued": [UUID(bytes=i) for i in requeued], "refused": [UUID(bytes=i) for i in refused]}
-    print_answer(data, f"{counted(len(requeued), _NOUN)} requeued", as_json=as_json)
+    print_answer(data, f"{counted(len(requeued), _NOUN)} requeued")
     if refused:
         shown = ", ".join(str(UUID(bytes=i)) for i in refused[:3])
         raise Problem(
@@ -220,7 +219,7 @@ class _Pace:
 @yes_option
 @answer_options
 async def purge_command(
-    store: Store, job_ids: tuple[JobId, ...], filters: Selector, limit: int | None, yes: bool, as_json: bool
+    store: Store, job_ids: tuple[JobId, ...], filters: Selector, limit: int | None, yes: bool
 ) -> None:
     """Delete dead letters for good.
 
@@ -234,7 +233,7 @@ async def purge_command(
         else:
             matching, deleted = await bulk.purge(client, filters, _DEAD, _NOUN, yes=yes, limit=limit)
             matched = matching.number
-    print_answer({"matched": matched, "deleted": deleted}, f"{counted(deleted, _NOUN)} deleted", as_json=as_json)
+    print_answer({"matched": matched, "deleted": deleted}, f"{counted(deleted, _NOUN)} deleted")
 
 
 async def _delete(client: Client, chosen: list[JobId], *, yes: bool) -> int:

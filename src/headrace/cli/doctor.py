@@ -14,7 +14,7 @@ from headrace.cli.commands import Command
 from headrace.cli.doctor_checks import Finding
 from headrace.cli.loading import Store, load_target, store_file
 from headrace.cli.options import answer_options
-from headrace.cli.output import print_json, print_level
+from headrace.cli.output import answered, print_level
 from headrace.cli.problems import FAILED, OK, Problem, explain
 from headrace.cli.setting_source import origin
 from headrace.errors import ConfigError, HeadraceError
@@ -27,7 +27,7 @@ _SELF = re.compile("^headrace doctor(; then |, or )?")
 @click.command("doctor", cls=Command)
 @answer_options
 @click.pass_context
-async def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
+async def doctor_command(ctx: click.Context, /, store: Store) -> None:
     """Check versions, settings, store, disk, queues and workers, and say what to fix.
 
     With --app, also check that the app has the tasks of all waiting jobs. Exit code 1 if a check fails.
@@ -36,9 +36,7 @@ async def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> 
     settings: dict[str, Any] = {}
     await _examine(store, findings, settings)
     ok = not any(finding.level == "fail" for finding in findings)
-    if as_json:
-        print_json({"ok": ok, "findings": findings, "settings": settings})
-    else:
+    if not answered({"ok": ok, "findings": findings, "settings": settings}):
         for finding in findings:
             print_level(finding.level, f"{finding.check}: {finding.what}", finding.advice)
     ctx.exit(OK if ok else FAILED)

@@ -41,7 +41,6 @@ async def enqueue_command(
     args: Any,
     wait: bool,
     timeout: int,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Enqueue a job for TASK and print its id.
@@ -61,9 +60,9 @@ async def enqueue_command(
             shown = f"the job that waits under that key was changed: {in_words(handle.state)}"
         data: dict[str, Any] = {"id": handle.id, "status": status, "state": handle.state.value}
         if not wait:
-            print_answer(data, str(handle.id), as_json=as_json)
+            print_answer(data, str(handle.id))
             note(shown)
             return
         note(f"{handle.id}  {shown}")
         data["result"] = await handle.result(timeout / 1e6)
-        print_answer(data | {"state": "completed"}, as_json_text(data["result"]), as_json=as_json)
+        print_answer(data | {"state": "completed"}, as_json_text(data["result"]))

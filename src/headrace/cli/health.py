@@ -18,7 +18,7 @@ from headrace.cli import options
 from headrace.cli.commands import Command
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
-from headrace.cli.output import counted, print_json, print_level
+from headrace.cli.output import answered, counted, print_level
 from headrace.cli.problems import FAILED, OK, UNAVAILABLE, USAGE, Problem, explain
 from headrace.cli.queue_data import queue_data
 from headrace.cli.times import seconds
@@ -82,7 +82,6 @@ async def health_command(
     workers: int,
     max_silence: int | None,
     max_age: int | None,
-    as_json: bool,
 ) -> None:
     """Check that the store answers, that workers are alive, and that queues with due jobs have a worker.
 
@@ -98,9 +97,7 @@ async def health_command(
         raise click.UsageError("--max-age is about queues: with --worker or --here, name them with --queue")
     criteria = Criteria(queue, workers, max_silence, max_age)
     report, away = await _examine(store, criteria, worker, here=here)
-    if as_json:
-        print_json(report)
-    else:
+    if not answered(report):
         _print(report, "warn" if away_ok and away else "fail")
     if away:
         ctx.exit(OK if away_ok else UNAVAILABLE)

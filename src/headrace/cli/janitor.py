@@ -11,11 +11,11 @@ import click
 
 from headrace import App, Client, Janitor, JanitorRun, RemovedInfo
 from headrace.api.signals import Stopper
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing, note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store, load_target
 from headrace.cli.options import answer_options, limit_option, since_option, store_options, until_option, when
-from headrace.cli.output import counted, note, print_fields, print_json, print_table
+from headrace.cli.output import answered, counted, note, print_fields, print_table
 from headrace.cli.problems import CONFLICT, USAGE, Problem
 from headrace.core.durations import micros
 from headrace.errors import SafetyStop
@@ -49,12 +49,11 @@ def janitor_command() -> None:
 
 @janitor_command.command("rules")
 @answer_options
-async def rules_command(store: Store, as_json: bool) -> None:
+async def rules_command(store: Store) -> None:
     """Show how long ended jobs are kept."""
     async with store.opened() as client:
         rules = await _janitor(store, client).rules()
-    if as_json:
-        print_json({"rules": [rule.to_dict() for rule in rules]})
+    if answered({"rules": [rule.to_dict() for rule in rules]}):
         return
     rows = [
         (one.state, one.queue or "", one.task or "", one.age, _most(one.count), _most(one.bytes), _from(one.stored))
@@ -94,26 +93,25 @@ async def keep_command(
 @store_options
 async def forget_command(store: Store, states: tuple[str, ...], queue: str | None, task: str | None) -> None:
     """Remove rules from the store. What the settings say counts again."""
-    async with store.opened() as client:
-        await note_change(client, "forget", states=states or None, queue=queue, task=task)
+    async with changing(store, "forget", states=states or None, queue=queue, task=task) as client:
         removed = await _janitor(store, client).forget(states=states or None, queue=queue, task=task)
     note(f"{counted(removed, 'rule')} removed")
 
 
 @janitor_command.command("preview")
 @answer_options
-async def preview_command(store: Store, as_json: bool) -> None:
+async def preview_command(store: Store) -> None:
     """Show what a run would delete now. Nothing changes."""
     async with store.opened() as client:
         plan = await _janitor(store, client).preview()
-    _print_run(plan, as_json=as_json)
+    _print_run(plan)
 
 
 @janitor_command.command("run")
 @click.option("--force", is_flag=True, help="Delete it all the same.")
 @click.option("--every", metavar="DURATION", help="Go on, with a run this often, until it is stopped.")
 @answer_options
-async def run_command(store: Store, force: bool, every: str | None, as_json: bool) -> None:
+async def run_command(store: Store, force: bool, every: str | None) -> None:
     """Delete what is over its bounds, and note it in the log.
 
     Deletes nothing if much would go by rules that are new, or if the store's clock is far ahead of the last run: look
@@ -121,17 +119,16 @@ async def run_command(store: Store, force: bool, every: str | None, as_json: boo
     """
     if force and every is not None:
         raise click.UsageError("expected --force or --every, got both; run it once with --force, and then go on")
-    async with store.opened() as client:
-        await note_change(client, "run janitor", force=force or None, every=every)
+    async with changing(store, "run janitor", force=force or None, every=every) as client:
         if every is not None:
             await _go_on(client, micros(every, "--every") / 1e6)
             return
         try:
             run = await _janitor(store, client).run(force=force)
         except SafetyStop as stop:
-            _print_run(stop.plan, as_json=as_json)
+            _print_run(stop.plan)
             raise Problem(CONFLICT, str(stop), run="headrace janitor run --force, if the plan is right") from stop
-    _print_run(run, as_json=as_json)
+    _print_run(run)
 
 
 async def _go_on(client: Client, every: float) -> None:
@@ -157,9 +154,7 @@ async def _go_on(client: Client, every: float) -> None:
     "--by", type=click.Choice(_SCOPES), multiple=True, default=("day", "state", "task"), help="What tells them apart."
 )
 @answer_options
-async def removed_command(
-    store: Store, since: int | None, until: int | None, by: tuple[str, ...], as_json: bool
-) -> None:
+async def removed_command(store: Store, since: int | None, until: int | None, by: tuple[str, ...]) -> None:
     """Count the ended jobs that are gone, by the day they ended, state and task, or as you like.
 
     They are what all runs of the janitor and all workers have removed.
@@ -171,11 +166,8 @@ async def removed_command(
         scope = tuple(_SCOPES[name](one) for name in by)
         jobs, size = sums.get(scope, (0, 0))
         sums[scope] = jobs + one.jobs, size + one.bytes
-    if as_json:
-        rows = [
-            dict(zip(by, scope, strict=True)) | {"jobs": jobs, "bytes": size} for scope, (jobs, size) in sums.items()
-        ]
-        print_json({"removed": rows})
+    rows = [dict(zip(by, scope, strict=True)) | {"jobs": jobs, "bytes": size} for scope, (jobs, size) in sums.items()]
+    if answered({"removed": rows}):
         return
     print_table((*by, "jobs", "bytes"), [(*scope, *counts) for scope, counts in sorted(sums.items())])
 
@@ -188,7 +180,7 @@ async def removed_command(
 @click.option("--reserve", type=click.IntRange(0), metavar="N", help="PostgreSQL keeps N bytes aside for a full disk.")
 @answer_options
 async def budget_command(
-    store: Store, size: int | None, capacity: bool, off: bool, queue: str | None, reserve: int | None, as_json: bool
+    store: Store, size: int | None, capacity: bool, off: bool, queue: str | None, reserve: int | None
 ) -> None:
     """Show how many bytes the store takes up, and set how many it may.
 
@@ -207,8 +199,7 @@ async def budget_command(
             await note_change(client, "set budget", bytes=size, queue=queue, reserve=reserve)
             await janitor.set_budget(size, queue=queue, reserve=reserve)
         usage = await janitor.usage()
-    if as_json:
-        print_json(usage.to_dict())
+    if answered(usage.to_dict()):
         return
     limit = "" if usage.limit is None else f"{usage.limit:,}"
     state = "refuses new jobs" if usage.refuses else "set" if usage.budget else "none"
@@ -221,7 +212,7 @@ async def budget_command(
 
 @janitor_command.command("shrink")
 @answer_options
-async def shrink_command(store: Store, as_json: bool) -> None:
+async def shrink_command(store: Store) -> None:
     """Give back to the volume what the file of a SQLite store does not use.
 
     Others wait meanwhile, and for a moment the volume has to hold the store twice. Other stores do this by themselves,
@@ -233,24 +224,21 @@ async def shrink_command(store: Store, as_json: bool) -> None:
             raise Problem(USAGE, "only a SQLite store can be shrunk", cause="other stores use free space again")
         await note_change(client, "shrink")
         before, after = await shrink()
-    if as_json:
-        print_json({"before": before, "after": after})
-    else:
+    if not answered({"before": before, "after": after}):
         note(f"{before:,} bytes before, {after:,} after")
 
 
 @janitor_command.command("log")
 @limit_option(20, "Show at most N runs, latest first.")
 @answer_options
-async def log_command(store: Store, limit: int, as_json: bool) -> None:
+async def log_command(store: Store, limit: int) -> None:
     """Show what was deleted, when, and by which rule.
 
     The runs of workers are added up by the hour.
     """
     async with store.opened() as client:
         runs = await _janitor(store, client).log(limit)
-    if as_json:
-        print_json({"runs": [run.to_dict() for run in runs]})
+    if answered({"runs": [run.to_dict() for run in runs]}):
         return
     if not runs:
         note("nothing was deleted yet")
@@ -273,9 +261,8 @@ def _rows(run: JanitorRun) -> list[tuple[Any, ...]]:
     ] or [("", 0, 0, "", "", "")]  # fmt: skip
 
 
-def _print_run(run: JanitorRun, *, as_json: bool) -> None:
-    if as_json:
-        print_json(run.to_dict())
+def _print_run(run: JanitorRun) -> None:
+    if answered(run.to_dict()):
         return
     print_table(_COLUMNS, _rows(run))
     if run.stopped:

@@ -16,7 +16,7 @@ from headrace.cli.commands import Group
 from headrace.cli.job_output import in_full, in_words, print_job, print_jobs, remedy, summary
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, filter_options, limit_option, store_options
-from headrace.cli.output import clean, note, print_json
+from headrace.cli.output import answered, clean, note
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
 from headrace.seam.records import Altered, Cancel, Change, JobId, JobKey, Pause, Requeue, Reschedule, Resume, Selector
 from headrace.types import JobState
@@ -49,7 +49,7 @@ def ids_argument(command: F) -> F:
 @filter_options(states=True)
 @limit_option(50, "Show at most N, newest first.")
 @answer_options
-async def list_command(store: Store, filter: tuple[str, ...], filters: Selector, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, filter: tuple[str, ...], filters: Selector, limit: int) -> None:
     """List jobs, newest first.
 
     FILTER is terms such as queue:mail state:dead args.user=7 "age>1h"; all of them must hold. With terms, no other
@@ -58,12 +58,12 @@ async def list_command(store: Store, filter: tuple[str, ...], filters: Selector,
     if filter:
         if filters != Selector():
             raise click.UsageError("expected terms such as queue:mail, or options such as --queue, got both")
-        await _search(store, " ".join(filter), limit, as_json=as_json)
+        await _search(store, " ".join(filter), limit)
         return
-    await list_jobs(store, filters, limit, as_json=as_json, empty="no matching jobs")
+    await list_jobs(store, filters, limit, empty="no matching jobs")
 
 
-async def _search(store: Store, filter: str, limit: int, *, as_json: bool) -> None:
+async def _search(store: Store, filter: str, limit: int) -> None:
     found: list[JobInfo] = []
     after, looked_at = None, 0
     async with store.admin() as admin:
@@ -73,8 +73,7 @@ async def _search(store: Store, filter: str, limit: int, *, as_json: bool) -> No
             looked_at += page.looked_at
             if (after := page.after) is None:
                 break
-    if as_json:
-        print_json({"jobs": [summary(job) for job in found], "more": after is not None})
+    if answered({"jobs": [summary(job) for job in found], "more": after is not None}):
         return
     if found:
         print_jobs(found)
@@ -84,15 +83,14 @@ async def _search(store: Store, filter: str, limit: int, *, as_json: bool) -> No
         note("no matching jobs")
 
 
-async def list_jobs(store: Store, filters: Selector, limit: int, *, as_json: bool, empty: str) -> None:
+async def list_jobs(store: Store, filters: Selector, limit: int, *, empty: str) -> None:
     """Print matching jobs."""
     async with store.opened() as client:
         found = await client.list_jobs(filters, limit + 1)
         if not found and filters.reason is not None:
             empty = await _without_reason(client, filters)
     jobs, more = found[:limit], len(found) > limit
-    if as_json:
-        print_json({"jobs": [summary(job) for job in jobs], "more": more})
+    if answered({"jobs": [summary(job) for job in jobs], "more": more}):
         return
     if jobs:
         print_jobs(jobs)
@@ -116,7 +114,7 @@ async def _without_reason(client: Client, filters: Selector) -> str:
 @click.option("--key", help="The job that last took this key, instead of an id; needs --queue.")
 @click.option("--queue", type=options.name, help="The queue of the key.")
 @answer_options
-async def show_command(store: Store, job_id: JobId | None, key: str | None, queue: str | None, as_json: bool) -> None:
+async def show_command(store: Store, job_id: JobId | None, key: str | None, queue: str | None) -> None:
     """Show everything about a job.
 
     Also says, in one sentence, why a waiting job is not running.
@@ -125,10 +123,10 @@ async def show_command(store: Store, job_id: JobId | None, key: str | None, queu
         raise click.UsageError("expected an ID, or --queue and --key")
     which = JobKey(queue, key) if queue is not None and key is not None else job_id
     assert which is not None
-    await show_job(store, which, as_json=as_json)
+    await show_job(store, which)
 
 
-async def show_job(store: Store, job_id: JobId | JobKey, *, as_json: bool, state: JobState | None = None) -> None:
+async def show_job(store: Store, job_id: JobId | JobKey, *, state: JobState | None = None) -> None:
     """Print one job; if ``state`` is given, only a job in that state will do."""
     job, why = await _job_and_why(store, job_id)
     if state not in (None, job.state):
@@ -137,8 +135,7 @@ async def show_job(store: Store, job_id: JobId | JobKey, *, as_json: bool, state
             f"job {job.id} is not a dead letter: it is {in_words(job.state)}",
             run=f"headrace job show {job.id}",
         )
-    if as_json:
-        print_json(in_full(job, why))
+    if answered(in_full(job, why)):
         return
     print_job(job, why)
     _note_remedy(store, job, why)
@@ -157,15 +154,14 @@ def _note_remedy(store: Store, job: JobInfo, why: Why) -> None:
 @job_command.command("why")
 @id_argument
 @answer_options
-async def why_command(store: Store, job_id: JobId, as_json: bool) -> None:
+async def why_command(store: Store, job_id: JobId) -> None:
     """Say in one sentence why a job is not running.
 
     Names the first reason that applies: its queue, tenant or task is paused, it is not due yet, another job of its
     group comes first, a limit or rate is reached, no worker listens …
     """
     job, why = await _job_and_why(store, job_id)
-    if as_json:
-        print_json({"id": job.id, "code": why.code, "sentence": why.sentence})
+    if answered({"id": job.id, "code": why.code, "sentence": why.sentence}):
         return
     print(clean(why.sentence))
     _note_remedy(store, job, why)

@@ -9,11 +9,11 @@ import click
 
 from headrace.api.connection import migrator
 from headrace.cli import options
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options
-from headrace.cli.output import clean, note, print_fields, print_json, print_table
+from headrace.cli.output import answered, clean, note, print_fields, print_table
 from headrace.cli.problems import FAILED, OK, USAGE, Problem
 from headrace.cli.times import exact, now
 from headrace.text import url_without_secrets
@@ -36,26 +36,15 @@ def migrate_command() -> None:
 @migrate_command.command("status")
 @answer_options
 @click.pass_context
-async def status_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
+async def status_command(ctx: click.Context, /, store: Store) -> None:
     """Show which steps are applied and which are pending.
 
     Exit code 1 if any is pending.
     """
     url, found = _migrator(store)
     have = None if found is None else await found.found()
-    if as_json:
-        print_json(_status_data(url, found, have))
-    elif found is None or have is None:
-        _tell_of_itself(url)
-    else:
-        version = have.version if have.applied else "none"
-        print_fields([("store", url), ("schema", found.schema.name), ("version", version), ("needed", have.needed)])
-        print()
-        at = now()
-        rows = [(step.name, exact(step.at, at)) for step in have.applied]
-        print_table(("step", "applied"), rows + [(step.name, "pending") for step in have.pending])
-        if have.pending:
-            note("to apply the pending steps: headrace migrate up")
+    if not answered(_status_data(url, found, have)):
+        _print_status(url, found, have)
     ctx.exit(FAILED if have is not None and have.pending else OK)
 
 
@@ -73,19 +62,32 @@ def _status_data(url: str, found: Migrator | None, have: Found | None) -> dict[s
     }
 
 
+def _print_status(url: str, found: Migrator | None, have: Found | None) -> None:
+    if found is None or have is None:
+        _tell_of_itself(url)
+        return
+    version, at = have.version if have.applied else "none", now()
+    print_fields([("store", url), ("schema", found.schema.name), ("version", version), ("needed", have.needed)])
+    print()
+    rows = [(step.name, exact(step.at, at)) for step in have.applied]
+    print_table(("step", "applied"), rows + [(step.name, "pending") for step in have.pending])
+    if have.pending:
+        note("to apply the pending steps: headrace migrate up")
+
+
 @migrate_command.command("plan")
 @answer_options
-async def plan_command(store: Store, as_json: bool) -> None:
+async def plan_command(store: Store) -> None:
     """Show what 'up' would do and which tables it would lock.
 
     Changes nothing.
     """
     url, found = _migrator(store)
     pending = [] if found is None else (await found.found()).pending
-    if as_json:
-        steps = [{"version": step.version, "name": step.name, "effect": step.effect} for step in pending]
-        print_json({"store": url, "schema": found and found.schema.name, "steps": steps})
-    elif found is None:
+    steps = [{"version": step.version, "name": step.name, "effect": step.effect} for step in pending]
+    if answered({"store": url, "schema": found and found.schema.name, "steps": steps}):
+        return
+    if found is None:
         _tell_of_itself(url)
     elif pending:
         print_table(("step", "what"), [(step.name, step.effect) for step in pending])
@@ -151,8 +153,8 @@ async def grant_command(store: Store, part: str, role: str, tenant: tuple[str, .
     if tenant and any_tenant:
         raise click.UsageError("expected --tenant or --any-tenant, got both")
     found = _with_roles(store)
-    await _noted(store, "grant", part=part, role=role, tenants=tenant or None)
-    await found.grant(part, role, tenant if tenant or any_tenant else None)
+    async with changing(store, "grant", part=part, role=role, tenants=tenant or None):
+        await found.grant(part, role, tenant if tenant or any_tenant else None)
     confined = f"  {'tenant' if len(tenant) == 1 else 'tenants'} {', '.join(map(clean, tenant))}" if tenant else ""
     print(f"{clean(role)}  {part}{confined}")
 
@@ -164,19 +166,14 @@ async def grant_command(store: Store, part: str, role: str, tenant: tuple[str, .
 async def revoke_command(store: Store, part: str, role: str) -> None:
     """Take a part away from a role."""
     found = _with_roles(store)
-    await _noted(store, "revoke", part=part, role=role)
-    await found.revoke(part, role)
+    async with changing(store, "revoke", part=part, role=role):
+        await found.revoke(part, role)
     print(f"{clean(role)}  no longer {part}")
 
 
 def _migrator(store: Store) -> tuple[str, Migrator | None]:
     url = store.client().settings.url
     return url_without_secrets(url), migrator(url)
-
-
-async def _noted(store: Store, action: str, **details: object) -> None:
-    async with store.opened() as client:
-        await note_change(client, action, **details)
 
 
 def _with_roles(store: Store) -> Migrator:

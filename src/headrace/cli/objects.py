@@ -17,7 +17,7 @@ from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options, yes_option
-from headrace.cli.output import confirm, counted, note, print_json
+from headrace.cli.output import answered, confirm, counted, note, print_json
 from headrace.cli.problems import FAILED, USAGE, Problem
 from headrace.core.config import ObjectSettings
 from headrace.keeping.delayed_loader import DelayedLoader
@@ -37,13 +37,11 @@ days_option = click.option(
     default=_DAYS,
     help="Objects end N days after they were written. Longer than jobs are ever delayed and kept.",
 )
-
-
 cooler_option = click.option(
     "--cooler-after",
     type=click.IntRange(1, 3_650),
     metavar="N",
-    help="After N days, objects lie where storing costs less and reading more.",
+    help="After N days, objects lie where storing costs less and reading more; on S3 before 30 days in GLACIER_IR.",
 )
 
 
@@ -61,7 +59,7 @@ def objects_command() -> None:
 @store_options
 async def plan_command(store: Store, days: int, cooler_after: int | None) -> None:
     """Print the lifecycle rule for the bucket, in the form that its own tools take."""
-    print_json(lifecycle.plan(_location(store), days, cooler_after))
+    print_json(lifecycle.plan(_location_for(store, days), days, cooler_after))
 
 
 @objects_command.command("apply")
@@ -70,7 +68,7 @@ async def plan_command(store: Store, days: int, cooler_after: int | None) -> Non
 @store_options
 async def apply_command(store: Store, days: int, cooler_after: int | None) -> None:
     """Set the lifecycle rule on an S3 bucket; its other rules stay."""
-    location = _location(store)
+    location = _location_for(store, days)
     async with store.opened(create=True) as client:
         await note_change(client, "apply lifecycle", bucket=location.where, days=days, cooler_after=cooler_after)
     await lifecycle.apply(location, days, cooler_after)
@@ -80,13 +78,11 @@ async def apply_command(store: Store, days: int, cooler_after: int | None) -> No
 @objects_command.command("check")
 @days_option
 @answer_options
-async def check_command(store: Store, days: int, as_json: bool) -> None:
+async def check_command(store: Store, days: int) -> None:
     """Check the lifecycle rules of an S3 bucket; fails if objects might end too early, or never."""
-    location = _location(store)
+    location = _location_for(store, days)
     problems = await lifecycle.check(location, days)
-    if as_json:
-        print_json({"ok": not problems, "problems": problems})
-    elif not problems:
+    if not answered({"ok": not problems, "problems": problems}) and not problems:
         note(f"{location.where}: its lifecycle rules are fine")
     if problems:
         raise Problem(FAILED, "; ".join(problems), run="headrace objects plan, and headrace objects apply")
@@ -95,7 +91,7 @@ async def check_command(store: Store, days: int, as_json: bool) -> None:
 @objects_command.command("sweep")
 @click.option("--dry-run", is_flag=True, help="Delete nothing, and print what would go.")
 @answer_options
-async def sweep_command(store: Store, dry_run: bool, as_json: bool) -> None:
+async def sweep_command(store: Store, dry_run: bool) -> None:
     """Delete objects that no job refers to.
 
     There are some where a process died while it enqueued. They would go with their hour. Objects that were written
@@ -111,8 +107,7 @@ async def sweep_command(store: Store, dry_run: bool, as_json: bool) -> None:
         if not dry_run:
             await note_change(client, "sweep objects")
         gone = await keeper.sweep(dry_run=dry_run)
-    if as_json:
-        print_json({"dry_run": dry_run, "objects": gone})
+    if answered({"dry_run": dry_run, "objects": gone}):
         return
     if dry_run:
         for key in gone:
@@ -175,6 +170,18 @@ async def load_command(store: Store, ahead: int, every: int, share: int, shares:
             with Stopper(stop), suppress(asyncio.CancelledError):
                 await loading
     note(f"sections of {counted(loader.loaded, 'job')} loaded")
+
+
+def _location_for(store: Store, days: int) -> Location:
+    """The location, for a rule of so many days."""
+    location, least = _location(store), lifecycle.least_days(store.client().settings.objects)
+    if days < least:
+        raise Problem(
+            USAGE,
+            f"--days: expected {least} or more, got {days}. Objects are needed for a day, objects.keep and "
+            "objects.grace after their jobs are due, and as many days more as jobs are ever delayed",
+        )
+    return location
 
 
 def _location(store: Store) -> Location:

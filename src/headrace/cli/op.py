@@ -13,7 +13,7 @@ from headrace.admin.operations import PACE, QUEUE, Operator, operator_client
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options, yes_option
-from headrace.cli.output import confirm, counted, note, print_answer, print_fields, print_json, print_list, progress
+from headrace.cli.output import answered, confirm, counted, note, print_answer, print_fields, print_list, progress
 from headrace.cli.problems import FAILED, Problem
 from headrace.cli.times import exact, now
 from headrace.core.durations import relative
@@ -36,7 +36,7 @@ def op_command() -> None:
 @yes_option
 @answer_options
 async def submit_command(
-    store: Store, filter: str, action: str, argument: str | None, pace: int, detach: bool, yes: bool, as_json: bool
+    store: Store, filter: str, action: str, argument: str | None, pace: int, detach: bool, yes: bool
 ) -> None:
     """Do ACTION to all jobs that FILTER finds, such as: queue:mail state:dead age>1h.
 
@@ -46,14 +46,14 @@ async def submit_command(
         found = await admin.count(filter)
         jobs = counted(found.number, "job") if found.exact else f"more than {counted(found.number, 'job')}"
         if not found.number:
-            print_answer({"number": 0}, "no job matches", as_json=as_json)
+            print_answer({"number": 0}, "no job matches")
             return
         note(f"{jobs} match")
         confirm(f"{action} {jobs}?", yes=yes)
         operation = await admin.submit(filter, action, argument, expected=found.number, pace=pace)
         if not detach:
             operation = await _follow(admin, operation)
-    _print(operation, as_json=as_json)
+    _print(operation)
     if not detach and operation.state is not JobState.COMPLETED:
         raise Problem(FAILED, f"the operation is {operation.state.value}: {operation.error or 'see its job'}")
 
@@ -76,7 +76,7 @@ async def _follow(admin: Admin, operation: Operation) -> Operation:
 
 @op_command.command("list")
 @answer_options
-async def list_command(store: Store, as_json: bool) -> None:
+async def list_command(store: Store) -> None:
     """List bulk operations, newest first."""
     async with store.admin() as admin:
         found = await admin.operations()
@@ -86,25 +86,25 @@ async def list_command(store: Store, as_json: bool) -> None:
         told = one.state.value, one.action, one.filter, one.met, one.changed, one.actor
         return one.id, *told, relative(one.submitted_at, at)
 
-    print_list("operations", found, columns, row, empty="no operations yet", as_json=as_json)
+    print_list("operations", found, columns, row, empty="no operations yet")
 
 
 @op_command.command("show")
 @click.argument("op_id", metavar="ID")
 @answer_options
-async def show_command(store: Store, op_id: str, as_json: bool) -> None:
+async def show_command(store: Store, op_id: str) -> None:
     """Show a bulk operation."""
     async with store.admin() as admin:
-        _print(await admin.operation(op_id), as_json=as_json)
+        _print(await admin.operation(op_id))
 
 
 @op_command.command("cancel")
 @click.argument("op_id", metavar="ID")
 @answer_options
-async def cancel_command(store: Store, op_id: str, as_json: bool) -> None:
+async def cancel_command(store: Store, op_id: str) -> None:
     """Stop a bulk operation. What it has changed stays changed."""
     async with store.admin() as admin:
-        _print(await admin.cancel_operation(op_id), as_json=as_json)
+        _print(await admin.cancel_operation(op_id))
 
 
 @op_command.command("run")
@@ -120,7 +120,7 @@ async def run_command(store: Store) -> None:
 @op_command.command("log")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, metavar="N", help="At most N, newest first.")
 @answer_options
-async def log_command(store: Store, limit: int, as_json: bool) -> None:
+async def log_command(store: Store, limit: int) -> None:
     """Show who did what: the audit log."""
     async with store.admin() as admin:
         found = await admin.audit.entries(limit=limit)
@@ -129,16 +129,15 @@ async def log_command(store: Store, limit: int, as_json: bool) -> None:
     def row(one: AuditEntry) -> Sequence[object]:
         return one.number, exact(one.at, at), one.actor, one.action, _details(one.details)
 
-    print_list("entries", found, columns, row, empty="nobody has done anything yet", as_json=as_json)
+    print_list("entries", found, columns, row, empty="nobody has done anything yet")
 
 
 def _details(details: dict[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in details.items())[:200]
 
 
-def _print(operation: Operation, *, as_json: bool) -> None:
-    if as_json:
-        print_json(operation)
+def _print(operation: Operation) -> None:
+    if answered(operation):
         return
     at = now()
     print_fields(

@@ -11,6 +11,7 @@ import click
 
 from headrace.cli.commands import ENV_PREFIX
 from headrace.cli.loading import Store
+from headrace.cli.output import answer_in_json
 from headrace.core.durations import micros
 from headrace.core.ids import parse_id
 from headrace.core.names import check_name
@@ -163,13 +164,11 @@ def filter_options(*, states: bool = False) -> Callable[[F], F]:
 
 
 def json_option(command: F) -> F:
-    """``--json``, given as ``as_json``."""
-
-    @functools.wraps(command)
-    def collected(*args: Any, json: bool, **kwargs: Any) -> Any:
-        return command(*args, as_json=json, **kwargs)
-
-    return click.option("--json", is_flag=True, help="Print one JSON document.")(collected)  # type: ignore[return-value]
+    """``--json``, which ``answered`` goes by."""
+    decorate = click.option(
+        "--json", is_flag=True, expose_value=False, callback=answer_in_json, help="Print one JSON document."
+    )
+    return decorate(command)
 
 
 def answer_options(command: F) -> F:

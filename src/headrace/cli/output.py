@@ -69,11 +69,24 @@ def print_json(data: Any) -> None:
     print(json.dumps(msgspec.to_builtins(data, str_keys=True), indent=2))
 
 
-def print_answer(data: Any, plain: str, *, as_json: bool) -> None:
-    """The answer for programs or for people."""
-    if as_json:
+_AS_JSON = "headrace.json"
+
+
+def answer_in_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Whether ``--json`` was given is known to the command's context."""
+    ctx.meta[_AS_JSON] = value
+
+
+def answered(data: Any) -> bool:
+    """Answer programs, if the command was given ``--json``. False: it was not, and people are to be told."""
+    if as_json := bool(click.get_current_context().meta.get(_AS_JSON)):
         print_json(data)
-    else:
+    return as_json
+
+
+def print_answer(data: Any, plain: str) -> None:
+    """The answer for programs or for people."""
+    if not answered(data):
         print(plain)
 
 
@@ -94,14 +107,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def print_list(
-    name: str, found: Sequence[Any], columns: Sequence[str], row: Callable[[Any], Sequence[object]], *, empty: str = "",
-    as_json: bool,
-) -> None:  # fmt: skip
+    name: str, found: Sequence[Any], columns: Sequence[str], row: Callable[[Any], Sequence[object]], *, empty: str = ""
+) -> None:
     """All that was found, under its name for programs, as a table for people; ``empty`` is what they read if there is
     nothing."""
-    if as_json:
-        print_json({name: found})
-    elif found or not empty:
+    if answered({name: found}):
+        return
+    if found or not empty:
         print_table(columns, [row(one) for one in found])
     else:
         note(empty)

@@ -8,12 +8,12 @@ import click
 
 from headrace.api.queue_health import listeners
 from headrace.cli import options
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing
 from headrace.cli.bulk import purge
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options, yes_option
-from headrace.cli.output import clean, counted, note, print_answer, print_json, print_table
+from headrace.cli.output import answered, clean, counted, note, print_answer, print_table
 from headrace.cli.policy_output import paused, policies_of
 from headrace.cli.queue_data import queue_data
 from headrace.cli.queue_limit import limit_command
@@ -21,7 +21,7 @@ from headrace.cli.queue_windows import windows_command
 from headrace.cli.times import length, now
 from headrace.cli.unknown_names import note_unknown, note_unknown_tasks, stats_of
 from headrace.core.durations import spell
-from headrace.seam.records import Selector
+from headrace.seam.records import COUNTS, Selector
 from headrace.types import JobState
 
 _WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})
@@ -39,12 +39,11 @@ queue_command.add_command(windows_command)
 @queue_command.command("list")
 @click.argument("names", type=options.name, nargs=-1)
 @answer_options
-async def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> None:
+async def list_command(store: Store, names: tuple[str, ...]) -> None:
     """List queues with their counts: all, or the named ones."""
     async with store.opened() as client:
         stats = await client.stats(names or None)
-    if as_json:
-        print_json({"queues": [queue_data(queue, stats.workers) for queue in stats.queues]})
+    if answered({"queues": [queue_data(queue, stats.workers) for queue in stats.queues]}):
         return
     if names and not stats.queues:
         note(f"no job was ever in {' or '.join(map(repr, names))}; 'headrace queue list' shows all queues")
@@ -58,12 +57,7 @@ async def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> N
             queue.queue,
             paused(queue, at),
             queue.due,
-            queue.scheduled,
-            queue.running,
-            queue.jobs_paused,
-            queue.completed,
-            queue.cancelled,
-            queue.failed,
+            *(queue.counts[name] for name in COUNTS[1:]),
             length(queue.oldest_due_age),
             len(listeners(queue.queue, stats.workers)),
         )
@@ -83,12 +77,12 @@ async def pause_command(store: Store, name: str, lasts: int | None, task: str | 
 
     Running jobs go on, and enqueues are accepted.
     """
-    async with store.opened() as client:
+    told = None if lasts is None else spell(lasts)
+    async with changing(store, "pause queue", queue=name, task=task, lasts=told) as client:
         stats = await stats_of(client, name)
         length = None if lasts is None else timedelta(microseconds=lasts)
-        await note_change(client, "pause queue", queue=name, task=task, lasts=None if lasts is None else spell(lasts))
         await policies_of(client).pause(name, task=task, lasts=length)
-    print(f"{_scope(name, task)}  paused {'until it is resumed' if lasts is None else f'for {spell(lasts)}'}")
+    print(f"{_scope(name, task)}  paused {'until it is resumed' if told is None else f'for {told}'}")
     note_unknown(name, stats, "the setting is stored anyway")
     note_unknown_tasks(store, [] if task is None else [task], "the pause is stored anyway")
 
@@ -103,9 +97,8 @@ def _scope(name: str, task: str | None) -> str:
 @store_options
 async def resume_command(store: Store, name: str, task: str | None) -> None:
     """Let workers claim from a queue again."""
-    async with store.opened() as client:
+    async with changing(store, "resume queue", queue=name, task=task) as client:
         stats = await stats_of(client, name)
-        await note_change(client, "resume queue", queue=name, task=task)
         await policies_of(client).resume(name, task=task)
     print(f"{_scope(name, task)}  resumed")
     note_unknown(name, stats, "the setting is stored anyway")
@@ -120,7 +113,7 @@ async def resume_command(store: Store, name: str, task: str | None) -> None:
 @yes_option
 @answer_options
 async def purge_command(
-    store: Store, name: str, task: str | None, tenant: str | None, older_than: int | None, yes: bool, as_json: bool
+    store: Store, name: str, task: str | None, tenant: str | None, older_than: int | None, yes: bool
 ) -> None:
     """Delete the waiting jobs of a queue.
 
@@ -130,4 +123,4 @@ async def purge_command(
     async with store.opened() as client:
         matching, deleted = await purge(client, filters, _WAITING, "waiting job", f" of queue {filters.queue}", yes=yes)
     data = {"matched": matching.number, "deleted": deleted}
-    print_answer(data, f"{counted(deleted, 'waiting job')} deleted", as_json=as_json)
+    print_answer(data, f"{counted(deleted, 'waiting job')} deleted")

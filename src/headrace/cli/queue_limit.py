@@ -12,7 +12,7 @@ from headrace.cli.audited import note_change
 from headrace.cli.commands import ENV_PREFIX, Command
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, rule, rule_option
-from headrace.cli.output import note, print_json
+from headrace.cli.output import answered, note
 from headrace.cli.policy_output import Load, policies_of, policy_data, print_policy, print_store, task_rates
 from headrace.cli.times import now
 from headrace.cli.unknown_names import note_unknown, note_unknown_tasks, stats_of
@@ -57,7 +57,6 @@ async def limit_command(
     name: str | None,
     whole: bool,
     task_rate: tuple[tuple[str, Any], ...],
-    as_json: bool,
     **given: str | None,
 ) -> None:
     """Show or change the rules of a queue.
@@ -69,14 +68,14 @@ async def limit_command(
     if whole:
         if name is not None or task_rate or rules.keys() - {"depth"}:
             raise click.UsageError("expected --store alone or with --depth: the store has no other rule")
-        await _limit_store(store, rules, as_json=as_json)
+        await _limit_store(store, rules)
     elif name is None:
         raise click.UsageError("expected a queue, or --store for the whole store; 'headrace queue list' shows queues")
     else:
-        await _limit(store, name, rules, dict(task_rate), as_json=as_json)
+        await _limit(store, name, rules, dict(task_rate))
 
 
-async def _limit(store: Store, name: str, rules: dict[str, Any], rates: dict[str, Any], *, as_json: bool) -> None:
+async def _limit(store: Store, name: str, rules: dict[str, Any], rates: dict[str, Any]) -> None:
     async with store.opened() as client:
         if rates:
             rules["task_rates"] = await _merged(client, name, rates)
@@ -86,8 +85,7 @@ async def _limit(store: Store, name: str, rules: dict[str, Any], rates: dict[str
         info = await policies.set(name, **rules) if rules else await policies.get(name)
         stats = await stats_of(client, name)
     load = Load.of(name, stats)
-    if as_json:
-        print_json(policy_data(info, load))
+    if answered(policy_data(info, load)):
         return
     print_policy(info, load, now())
     note_unknown_tasks(store, [task for task in rates if rates[task] is not None], "its rate is stored anyway")
@@ -106,7 +104,7 @@ async def _merged(client: Client, queue: str, changes: dict[str, Any]) -> dict[s
     return {task: rate for task, rate in after.items() if rate is not None}
 
 
-async def _limit_store(store: Store, rules: dict[str, Any], *, as_json: bool) -> None:
+async def _limit_store(store: Store, rules: dict[str, Any]) -> None:
     async with store.opened() as client:
         policies = policies_of(client)
         if rules:
@@ -114,7 +112,5 @@ async def _limit_store(store: Store, rules: dict[str, Any], *, as_json: bool) ->
         else:
             depth = next((one.depth for one in await policies.list() if not one.queue), None)
         load = Load.of_store(await client.stats())
-    if as_json:
-        print_json({"depth": depth, "now": {"running": load.running, "waiting": load.waiting}})
-    else:
+    if not answered({"depth": depth, "now": {"running": load.running, "waiting": load.waiting}}):
         print_store(depth, load)

@@ -23,9 +23,7 @@ _COUNTS = ("waiting", "pending", "overdue", "consumers", "lag", "delayed")
 @click.option("--horizon", type=options.duration, default="60s", help="Count the delayed jobs that are due within it.")
 @click.option("--max-pending", type=click.IntRange(0), help="Fail if more jobs of a queue were given out.")
 @answer_options
-async def windows_command(
-    store: Store, names: tuple[str, ...], horizon: int, max_pending: int | None, as_json: bool
-) -> None:
+async def windows_command(store: Store, names: tuple[str, ...], horizon: int, max_pending: int | None) -> None:
     """Show the windows of queues: what they have, gave out and are behind with."""
     async with store.opened() as client:
         windows = (await client.backend()).windows
@@ -41,7 +39,7 @@ async def windows_command(
         return one.queue, one.mode, *(getattr(one, name) for name in _COUNTS), next_in, one.soon
 
     columns, empty = ("queue", "", *_COUNTS, "next in", "due soon"), "no windows yet: the first claim makes one"
-    print_list("windows", found, columns, row, empty=empty, as_json=as_json)
+    print_list("windows", found, columns, row, empty=empty)
     if max_pending is not None and (many := [one for one in found if one.pending > max_pending]):
         worst = max(many, key=lambda one: one.pending)
         raise Problem(

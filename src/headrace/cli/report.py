@@ -14,9 +14,10 @@ from headrace.cli.commands import Command
 from headrace.cli.doctor_checks import effective, versions
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
-from headrace.cli.output import print_fields, print_json
+from headrace.cli.output import answered, print_fields
 from headrace.cli.problems import Problem
 from headrace.errors import HeadraceError
+from headrace.seam.records import COUNTS
 from headrace.text import without_secrets
 
 _OURS = (
@@ -27,14 +28,13 @@ _OURS = (
 
 @click.command("report", cls=Command)
 @answer_options
-async def report_command(store: Store, as_json: bool) -> None:
+async def report_command(store: Store) -> None:
     """Print what a bug report needs: versions, changed settings, and the store in numbers.
 
     It has no secrets, no payloads, and no names of queues, tasks or tenants.
     """
     told = await _report(store)
-    if as_json:
-        print_json(told)
+    if answered(told):
         return
     for title, part in told.items():
         print(f"\n## {title}\n")
@@ -64,13 +64,12 @@ async def _report(store: Store) -> dict[str, dict[str, Any]]:
 
 def _numbers(overview: Any, durable: str) -> dict[str, Any]:
     queues, workers = overview.queues, overview.workers
-    states = ("available", "scheduled", "running", "jobs_paused", "completed", "cancelled", "failed")
     return {
         "kind": overview.store.partition(":")[0],
         "durable": durable,
         "queues": len(queues),
         "queues paused": sum(queue.paused for queue in queues),
-        **{state: sum(getattr(queue, state) for queue in queues) for state in states},
+        **{state: sum(getattr(queue, state) for queue in queues) for state in COUNTS},
         "oldest due, seconds": max((queue.oldest_due_seconds or 0.0 for queue in queues), default=0.0),
         "workers": len(workers),
         "slots": sum(worker.slots for worker in workers),

@@ -16,7 +16,7 @@ from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, limit_option, yes_option
-from headrace.cli.output import clean, confirm, counted, note, print_answer, print_json
+from headrace.cli.output import answered, clean, confirm, counted, note, print_answer
 from headrace.cli.schedule_add import add_command
 from headrace.cli.times import by_clock, now, read_instant
 from headrace.core.durations import relative
@@ -85,7 +85,7 @@ def name_argument(command: F) -> F:
 @click.option("--queue", type=options.name, help="Only schedules whose jobs go to this queue.")
 @limit_option(50, "Show at most N, by name.")
 @answer_options
-async def list_command(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, tenant: str | None, queue: str | None, limit: int) -> None:
     """List schedules.
 
     Shows when each fires next (in its zone and in local time), what became of its last slot, and how many slots were
@@ -98,8 +98,7 @@ async def list_command(store: Store, tenant: str | None, queue: str | None, limi
         rows = [row for one in found[:limit] if (row := await _row(schedules, one, at)) is not None]
         workers = (await client.stats(())).workers
     more = len(found) > limit
-    if as_json:
-        print_json({"schedules": [row.to_dict() for row in rows], "more": more})
+    if answered({"schedules": [row.to_dict() for row in rows], "more": more}):
         return
     if not rows:
         note(
@@ -129,7 +128,7 @@ async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> sc
 @name_argument
 @limit_option(10, "Show at most N past slots, latest first.", most=10_000)
 @answer_options
-async def show_command(store: Store, name: str, limit: int, as_json: bool) -> None:
+async def show_command(store: Store, name: str, limit: int) -> None:
     """Show everything about a schedule, and its last slots.
 
     "waited" is how long after its slot a job started, "ran" how long it ran. Coverage is the share of these slots that
@@ -141,15 +140,13 @@ async def show_command(store: Store, name: str, limit: int, as_json: bool) -> No
         instants = await schedules.next(name, 5)
         ticks = await schedules.history(name, limit, before=at)
         ahead = schedule_output.planned(await schedules.history(name, _AHEAD), at, _AHEAD)
-    if as_json:
-        data = {
-            "next": instants,
-            "planned": ahead,
-            "coverage": coverage(ticks).share,
-            "history": [tick.to_dict() for tick in ticks],
-        }
-        print_json(schedule.to_dict() | data)
-    else:
+    data = {
+        "next": instants,
+        "planned": ahead,
+        "coverage": coverage(ticks).share,
+        "history": [tick.to_dict() for tick in ticks],
+    }
+    if not answered(schedule.to_dict() | data):
         schedule_output.print_schedule(schedule, instants, ticks, ahead, at)
 
 
@@ -157,7 +154,7 @@ async def show_command(store: Store, name: str, limit: int, as_json: bool) -> No
 @name_argument
 @click.option("--count", type=click.IntRange(1, 1_000), metavar="N", default=10, help="How many instants to show.")
 @answer_options
-async def next_command(store: Store, name: str, count: int, as_json: bool) -> None:
+async def next_command(store: Store, name: str, count: int) -> None:
     """Show when a schedule fires next.
 
     In its time zone and in UTC, jitter included. Says where the clocks of the zone go forward or back.
@@ -166,8 +163,7 @@ async def next_command(store: Store, name: str, count: int, as_json: bool) -> No
     async with _opened(store) as schedules:
         schedule = await schedules.get(name)
         listed = schedule_output.coming(await schedules.next(name, count), schedule_output.zone_of(schedule), at)
-    if as_json:
-        print_json({"name": name, "tz": schedule.tz, "status": status(schedule), "next": listed})
+    if answered({"name": name, "tz": schedule.tz, "status": status(schedule), "next": listed}):
         return
     if listed:
         schedule_output.print_coming(listed, schedule, at)
@@ -180,16 +176,14 @@ async def next_command(store: Store, name: str, count: int, as_json: bool) -> No
 @schedule_command.command("run")
 @name_argument
 @answer_options
-async def run_command(store: Store, name: str, as_json: bool) -> None:
+async def run_command(store: Store, name: str) -> None:
     """Run the job of a schedule once, now, and print its id.
 
     This is in addition to its slots, and works while it is paused.
     """
     async with store.opened() as client:
         job_id = await (await _about_to(client, "run schedule", name)).run(name)
-    if as_json:
-        print_json({"id": job_id})
-    else:
+    if not answered({"id": job_id}):
         print(job_id)
         note("queued")
 
@@ -200,7 +194,7 @@ async def run_command(store: Store, name: str, as_json: bool) -> None:
     "--cancel-pending", is_flag=True, help="Also cancel jobs that have not started; backfill does not restore them."
 )
 @answer_options
-async def pause_command(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
+async def pause_command(store: Store, name: str, cancel_pending: bool) -> None:
     """Stop a schedule from firing until it is resumed.
 
     Slots are planned about a minute ahead; their jobs still run, unless you give --cancel-pending.
@@ -211,8 +205,7 @@ async def pause_command(store: Store, name: str, cancel_pending: bool, as_json: 
         waiting = await _waiting(schedules, name)
         if cancel_pending:
             await schedules.disable(name, cancel_pending=True)
-    if as_json:
-        print_json({"name": name, "enabled": False, "pending": waiting, "cancelled": waiting * cancel_pending})
+    if answered({"name": name, "enabled": False, "pending": waiting, "cancelled": waiting * cancel_pending}):
         return
     print(f"{clean(name)}  paused")
     if waiting:
@@ -229,7 +222,7 @@ async def _waiting(schedules: Schedules, name: str) -> int:
 @schedule_command.command("resume")
 @name_argument
 @answer_options
-async def resume_command(store: Store, name: str, as_json: bool) -> None:
+async def resume_command(store: Store, name: str) -> None:
     """Let a schedule fire again.
 
     It goes on with its next slot. Slots that passed meanwhile do not fire, unless you backfill.
@@ -238,8 +231,7 @@ async def resume_command(store: Store, name: str, as_json: bool) -> None:
         schedules = await _about_to(client, "resume schedule", name)
         schedule = await schedules.enable(name)
         instants = await schedules.next(name, 1)
-    if as_json:
-        print_json({"name": name, "enabled": True, "next": instants[0] if instants else None})
+    if answered({"name": name, "enabled": True, "next": instants[0] if instants else None}):
         return
     print(f"{clean(name)}  resumed")
     if instants:
@@ -257,9 +249,7 @@ async def resume_command(store: Store, name: str, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only count the slots.")
 @yes_option
 @answer_options
-async def backfill_command(
-    store: Store, name: str, since: str, until: str | None, dry_run: bool, yes: bool, as_json: bool
-) -> None:
+async def backfill_command(store: Store, name: str, since: str, until: str | None, dry_run: bool, yes: bool) -> None:
     """Fire past slots that did not fire.
 
     These are the slots between --since and --until that were missed or skipped, or that passed while the schedule was
@@ -285,7 +275,7 @@ async def backfill_command(
             fired = await schedules.backfill(name, first, last)
     data = {"name": name, "since": first, "until": last, "slots": slots, "fired": fired}
     plain = f"{counted(slots, 'slot')} {where}" if dry_run else f"{counted(fired, 'slot')} fired"
-    print_answer(data, plain, as_json=as_json)
+    print_answer(data, plain)
 
 
 def _instant(option: str, text: str, schedule: ScheduleInfo) -> datetime:
@@ -299,7 +289,7 @@ def _instant(option: str, text: str, schedule: ScheduleInfo) -> datetime:
 @name_argument
 @yes_option
 @answer_options
-async def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> None:
+async def delete_command(store: Store, name: str, yes: bool) -> None:
     """Delete a schedule.
 
     Cancels its jobs that have not started; a running one goes on. Asks first. If an app declares the schedule, its next
@@ -316,4 +306,4 @@ async def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> N
         await note_change(client, "delete schedule", schedule=name)
         await schedules.delete(name)
     data = {"name": name, "deleted": True, "cancelled": waiting}
-    print_answer(data, f"{clean(name)}  deleted", as_json=as_json)
+    print_answer(data, f"{clean(name)}  deleted")

@@ -14,7 +14,7 @@ from headrace.cli.commands import Command
 from headrace.cli.job_arguments import arguments_option, merge, new_job
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
-from headrace.cli.output import clean, note, print_json
+from headrace.cli.output import answered, clean, note
 from headrace.cli.problems import CONFLICT, Problem
 from headrace.cli.times import by_clock, now
 from headrace.core.durations import relative, spell
@@ -61,7 +61,7 @@ _LENGTHS = ("grace", "max_age")
 @click.option("--replace", is_flag=True, help="If there is a schedule of this name, give it this definition.")
 @answer_options
 async def add_command(
-    store: Store, task: str, arg: tuple[tuple[str, Any], ...], args: Any, replace: bool, as_json: bool, **given: Any
+    store: Store, task: str, arg: tuple[tuple[str, Any], ...], args: Any, replace: bool, **given: Any
 ) -> None:
     """Put a schedule for TASK into the store.
 
@@ -84,8 +84,7 @@ async def add_command(
         instants = await app.schedules.next(name, 1)
         workers = (await client.stats(())).workers
     done = "added" if before is None else "unchanged" if before.updated_at == made.updated_at else "replaced"
-    if as_json:
-        print_json(made.to_dict() | {"status": done, "next": instants[0] if instants else None})
+    if answered(made.to_dict() | {"status": done, "next": instants[0] if instants else None}):
         return
     print(f"{clean(name)}  {done}")
     _tell(made, instants, working=bool(workers))

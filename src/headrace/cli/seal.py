@@ -10,7 +10,7 @@ from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
-from headrace.cli.output import counted, note, print_json, print_table
+from headrace.cli.output import answered, counted, note, print_table
 from headrace.cli.problems import FAILED, USAGE, Problem
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def seal_command() -> None:
 
 @seal_command.command("status")
 @answer_options
-async def status_command(store: Store, as_json: bool) -> None:
+async def status_command(store: Store) -> None:
     """Count sections, results and arguments of schedules by the key that they are sealed with.
 
     An old key can be removed when its count is 0. Reads the whole store.
@@ -40,8 +40,7 @@ async def status_command(store: Store, as_json: bool) -> None:
         if templates is not None:
             found += await templates.survey()
     seals, opens = keys[0], keys
-    if as_json:
-        print_json({"seals_with": seals, "opens": opens, "sealed": dict(found)})
+    if answered({"seals_with": seals, "opens": opens, "sealed": dict(found)}):
         return
     rows = [[key, found.pop(key, 0), "seals" if key == seals else "opens"] for key in opens]
     print_table(["key", "sealed with it", "here"], [*rows, *([key, n, _trouble(key)] for key, n in found.items())])
@@ -49,7 +48,7 @@ async def status_command(store: Store, as_json: bool) -> None:
 
 @seal_command.command("rotate")
 @answer_options
-async def rotate_command(store: Store, as_json: bool) -> None:
+async def rotate_command(store: Store) -> None:
     """Seal everything again that was sealed with an old key; fails if something is left.
 
     Safe to repeat, and while workers run. With payloads.sealing.read_unsealed, what is not sealed is sealed too.
@@ -62,9 +61,7 @@ async def rotate_command(store: Store, as_json: bool) -> None:
         done = await resealer.reseal()
         if templates is not None:
             done = done.plus(Resealed(*await templates.reseal()))
-    if as_json:
-        print_json({"seals_with": keys[0], "looked": done.looked, "resealed": done.resealed, "refused": done.refused})
-    else:
+    if not answered({"seals_with": keys[0], "looked": done.looked, "resealed": done.resealed, "refused": done.refused}):
         note(f"{counted(done.resealed, 'cell')} of {done.looked:,} sealed again, with {keys[0]}")
     if done.refused:
         raise Problem(

@@ -26,7 +26,7 @@ def shard_command() -> None:
 
 @shard_command.command("list")
 @answer_options
-async def list_command(store: Store, as_json: bool) -> None:
+async def list_command(store: Store) -> None:
     """List the shards: which jobs go there, and how many there are."""
     backend = open_backend(store.client().settings.url)
     if not isinstance(backend, Router):
@@ -44,4 +44,4 @@ async def list_command(store: Store, as_json: bool) -> None:
     def row(one: ShardState) -> Sequence[object]:
         return one.name, ", ".join(one.routes), one.waiting, one.running, one.copies, one.error or "up"
 
-    print_list("shards", shards, ("shard", "routes", "waiting", "running", "copies", "state"), row, as_json=as_json)
+    print_list("shards", shards, ("shard", "routes", "waiting", "running", "copies", "state"), row)

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from headrace import App, Table, TableSweep
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options
-from headrace.cli.output import note, print_fields, print_json, print_list, print_table
+from headrace.cli.output import answered, note, print_fields, print_list, print_table
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
 from headrace.errors import SafetyStop
 
@@ -28,12 +28,11 @@ def table_command() -> None:
 
 @table_command.command("list")
 @answer_options
-async def list_command(store: Store, as_json: bool) -> None:
+async def list_command(store: Store) -> None:
     """List the hot tables of an app: rows, bytes, and what goes next."""
     async with store.opened():
         found = [(name, await table.stats()) for name, table in store.loaded().tables.items()]
-    if as_json:
-        print_json({"tables": [{"table": name} | stats.to_dict() for name, stats in found]})
+    if answered({"tables": [{"table": name} | stats.to_dict() for name, stats in found]}):
         return
     rows = [(name, one.rows, one.bytes, one.expired, one.approaching, one.waiting) for name, one in found]
     print_table(("table", "rows", "bytes", "expired", "approaching", "waiting"), rows)
@@ -42,12 +41,11 @@ async def list_command(store: Store, as_json: bool) -> None:
 @table_command.command("show")
 @click.argument("name")
 @answer_options
-async def show_command(store: Store, name: str, as_json: bool) -> None:
+async def show_command(store: Store, name: str) -> None:
     """Show one table, with the ages of its rows by the day."""
     async with store.opened():
         stats = await _table(store.loaded(), name).stats()
-    if as_json:
-        print_json({"table": name} | stats.to_dict())
+    if answered({"table": name} | stats.to_dict()):
         return
     ages = [("without an age" if day < 0 else f"{day} d old", f"{count:,}") for day, count in stats.ages.items()]
     print_fields(
@@ -61,29 +59,28 @@ async def show_command(store: Store, name: str, as_json: bool) -> None:
 @table_command.command("preview")
 @click.argument("name")
 @answer_options
-async def preview_command(store: Store, name: str, as_json: bool) -> None:
+async def preview_command(store: Store, name: str) -> None:
     """Show what a sweep would delete now. Nothing changes."""
     async with store.opened():
-        _print(await _table(store.loaded(), name).preview(), as_json=as_json)
+        _print(await _table(store.loaded(), name).preview())
 
 
 @table_command.command("sweep")
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Delete it all the same.")
 @answer_options
-async def sweep_command(store: Store, name: str, force: bool, as_json: bool) -> None:
+async def sweep_command(store: Store, name: str, force: bool) -> None:
     """Delete old rows, after they were archived, and note it in the log of the janitor."""
-    async with store.opened() as client:
-        table = _table(store.loaded(), name)
-        await note_change(client, "sweep table", table=name, force=force)
+    table = _table(store.loaded(), name)
+    async with changing(store, "sweep table", table=name, force=force):
         try:
             swept = await table.sweep(force=force)
         except SafetyStop as stop:
-            _print(stop.plan, as_json=as_json)
+            _print(stop.plan)
             raise Problem(
                 CONFLICT, str(stop), run=f"headrace table sweep {name} --force, if the plan is right"
             ) from stop
-    _print(swept, as_json=as_json)
+    _print(swept)
 
 
 @table_command.command("protect")
@@ -94,8 +91,7 @@ async def protect_command(store: Store, names: tuple[str, ...]) -> None:
 
     A name is TABLE or SCHEMA.TABLE.
     """
-    async with store.opened() as client:
-        await note_change(client, "protect tables", tables=list(names))
+    async with changing(store, "protect tables", tables=list(names)) as client:
         await App(client).janitor.protect(*map(_parts, names))
     note(f"no rule deletes rows of {', '.join(names)}")
 
@@ -105,8 +101,7 @@ async def protect_command(store: Store, names: tuple[str, ...]) -> None:
 @store_options
 async def unprotect_command(store: Store, name: str) -> None:
     """Protect a table no longer."""
-    async with store.opened() as client:
-        await note_change(client, "unprotect table", table=name)
+    async with changing(store, "unprotect table", table=name) as client:
         if not await App(client).janitor.unprotect(_parts(name)):
             raise Problem(NOT_FOUND, f"{name} is not protected", run="headrace table protected")
     note(f"rules may delete rows of {name}")
@@ -114,11 +109,11 @@ async def unprotect_command(store: Store, name: str) -> None:
 
 @table_command.command("protected")
 @answer_options
-async def protected_command(store: Store, as_json: bool) -> None:
+async def protected_command(store: Store) -> None:
     """List the tables that are protected in the store."""
     async with store.opened() as client:
         names = await App(client).janitor.protected()
-    print_list("protected", names, ("table",), lambda name: (name,), as_json=as_json)
+    print_list("protected", names, ("table",), lambda name: (name,))
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -133,9 +128,8 @@ def _table(app: App, name: str) -> Table[Any]:
     return app.tables[name]
 
 
-def _print(swept: TableSweep, *, as_json: bool) -> None:
-    if as_json:
-        print_json(swept.to_dict())
+def _print(swept: TableSweep) -> None:
+    if answered(swept.to_dict()):
         return
     row = (
         swept.table, swept.deleted, swept.archived, "" if swept.kept is None else swept.kept, swept.waiting,

@@ -13,7 +13,7 @@ from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, limit_option, rule, rule_option
-from headrace.cli.output import note, print_json
+from headrace.cli.output import answered, note
 from headrace.cli.policy_output import policies_of
 from headrace.cli.tenant_output import own_limit, print_limit, print_tenants
 from headrace.cli.tenant_pause import pause_command, resume_command
@@ -47,7 +47,7 @@ def pair_arguments(command: F) -> F:
 @click.option("--after", type=options.tenant, metavar="TENANT", help="Only names after this one.")
 @limit_option(50, "Show at most N, by name.")
 @answer_options
-async def list_command(store: Store, queue: str, after: str | None, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, queue: str, after: str | None, limit: int) -> None:
     """List the tenants of a queue.
 
     Shows tenants that have jobs or their own limits, or are paused. Jobs that wait for their group are not counted as
@@ -59,10 +59,9 @@ async def list_command(store: Store, queue: str, after: str | None, limit: int, 
         found = await policies.tenants(queue, after=after, limit=limit + 1)
         stats, most = await stats_of(client, queue), client.limits.count_cap
     tenants, more = found[:limit], len(found) > limit
-    if as_json:
-        rules = {"tenant_running": policy.tenant_running, "tenant_rate": policy.tenant_rate}
-        listed = [tenant.to_dict() for tenant in tenants]
-        print_json({"queue": queue, "fair": policy.fair, **rules, "tenants": listed, "more": more})
+    rules = {"tenant_running": policy.tenant_running, "tenant_rate": policy.tenant_rate}
+    listed = [tenant.to_dict() for tenant in tenants]
+    if answered({"queue": queue, "fair": policy.fair, **rules, "tenants": listed, "more": more}):
         return
     if tenants:
         print_tenants(tenants, policy, most, now())
@@ -84,7 +83,7 @@ async def list_command(store: Store, queue: str, after: str | None, limit: int, 
 @click.option("--none", is_flag=True, help="Remove its own limits.")
 @answer_options
 async def limit_command(
-    store: Store, queue: str, tenant: str, running: str | None, rate: str | None, none: bool, as_json: bool
+    store: Store, queue: str, tenant: str, running: str | None, rate: str | None, none: bool
 ) -> None:
     """Give a tenant its own limits in a queue.
 
@@ -108,7 +107,7 @@ async def limit_command(
         await policies.limit_tenant(queue, tenant, **(_as_given(await own_limit(client, queue, tenant)) | changes))
         after, policy = await own_limit(client, queue, tenant), await policies.get(queue)
         stats = await stats_of(client, queue)
-    print_limit(after, policy, as_json=as_json)
+    print_limit(after, policy)
     note_unknown(queue, stats, "the limits are stored anyway")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from headrace import Client, PolicyInfo, TenantInfo
-from headrace.cli.output import clean, note, print_fields, print_json, print_table
+from headrace.cli.output import answered, clean, note, print_fields, print_table
 from headrace.cli.policy_output import pause
 from headrace.core.durations import relative
 from headrace.limits.rates import spell_rate
@@ -71,12 +71,11 @@ async def own_limit(client: Client, queue: str, tenant: str) -> TenantLimit:
     return own or TenantLimit(queue, tenant)
 
 
-def print_limit(limit: TenantLimit, policy: PolicyInfo, *, as_json: bool) -> None:
+def print_limit(limit: TenantLimit, policy: PolicyInfo) -> None:
     """The limits of one tenant, and where they come from."""
     rate = None if limit.rate is None else spell_rate(limit.rate)
-    if as_json:
-        data = {"queue": limit.queue, "tenant": limit.tenant, "running": limit.running, "rate": rate}
-        print_json(data | {"tenant_running": policy.tenant_running, "tenant_rate": policy.tenant_rate})
+    data = {"queue": limit.queue, "tenant": limit.tenant, "running": limit.running, "rate": rate}
+    if answered(data | {"tenant_running": policy.tenant_running, "tenant_rate": policy.tenant_rate}):
         return
     print_fields(
         [

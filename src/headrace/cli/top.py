@@ -15,7 +15,7 @@ from headrace.admin.views import JobPage
 from headrace.cli.commands import Command
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options
-from headrace.cli.output import clean, print_json, print_table, terminal
+from headrace.cli.output import answered, clean, print_table, terminal
 from headrace.cli.times import by_clock, length
 from headrace.core.feed import Digest
 from headrace.errors import BackendError
@@ -84,18 +84,19 @@ def rows(overview: Overview, rates: Counter[tuple[str, str]]) -> list[list[Any]]
 @click.command("top", cls=Command)
 @click.option("--every", type=click.FloatRange(0.2, 60), default=1.0, metavar="SECONDS", help="How often to look.")
 @answer_options
-async def top_command(store: Store, every: float, as_json: bool) -> None:
+async def top_command(store: Store, every: float) -> None:
     """Watch queues, workers and what happens. Ctrl-C ends it.
 
     If the output is no terminal, prints the queues once.
     """
     async with store.admin() as admin:
-        if as_json:
-            print_json(await admin.overview())
-        elif not terminal(sys.stdout):
-            print_table(_HEADS, rows(await admin.overview(), Counter()))
-        else:
+        overview = await admin.overview()
+        if answered(overview):
+            return
+        if terminal(sys.stdout):
             await _watch(admin, every)
+        else:
+            print_table(_HEADS, rows(overview, Counter()))
 
 
 async def _watch(admin: Admin, every: float) -> None:

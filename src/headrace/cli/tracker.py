@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from headrace import App, Tracker
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options
-from headrace.cli.output import counted, note, print_fields, print_json, print_table
+from headrace.cli.output import answered, counted, note, print_fields, print_table
 from headrace.cli.problems import NOT_FOUND, Problem
 
 subjects_argument = click.argument("subjects", nargs=-1, required=True)
@@ -23,12 +23,11 @@ def tracker_command() -> None:
 
 @tracker_command.command("list")
 @answer_options
-async def list_command(store: Store, as_json: bool) -> None:
+async def list_command(store: Store) -> None:
     """List trackers and their tiers: subjects, sheets, bytes."""
     async with store.opened():
         found = {name: await tracker.counts() for name, tracker in store.loaded().trackers.items()}
-    if as_json:
-        print_json({"trackers": found})
+    if answered({"trackers": found}):
         return
     rows = [
         (name, tier, one["subjects"], one["sheets"], one["bytes"])
@@ -42,7 +41,7 @@ async def list_command(store: Store, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("subject")
 @answer_options
-async def show_command(store: Store, name: str, subject: str, as_json: bool) -> None:
+async def show_command(store: Store, name: str, subject: str) -> None:
     """Show a subject: its tier, when it was last visited, and when it is next."""
     async with store.opened():
         found = await _tracker(store.loaded(), name).get(subject)
@@ -53,9 +52,7 @@ async def show_command(store: Store, name: str, subject: str, as_json: bool) -> 
         "id": found.id, "tier": found.tier, "added": found.added_at.isoformat(), "last": last,
         "next": found.next_at.isoformat(),
     }  # fmt: skip
-    if as_json:
-        print_json(fields)
-    else:
+    if not answered(fields):
         print_fields([(key, "never" if value is None else value) for key, value in fields.items()])
 
 
@@ -66,9 +63,8 @@ async def show_command(store: Store, name: str, subject: str, as_json: bool) -> 
 @store_options
 async def add_command(store: Store, name: str, subjects: tuple[str, ...], tier: str | None) -> None:
     """Track subjects from now on. Those that are tracked already stay as they are."""
-    async with store.opened() as client:
-        tracker = _tracker(store.loaded(), name)
-        await note_change(client, "add subjects", tracker=name, subjects=len(subjects), tier=tier)
+    tracker = _tracker(store.loaded(), name)
+    async with changing(store, "add subjects", tracker=name, subjects=len(subjects), tier=tier):
         added = await tracker.add_many(subjects, tier)
     note(f"{counted(added, 'new subject')}")
 
@@ -80,9 +76,8 @@ async def add_command(store: Store, name: str, subjects: tuple[str, ...], tier: 
 @store_options
 async def move_command(store: Store, name: str, tier: str, subjects: tuple[str, ...]) -> None:
     """Take subjects to another tier."""
-    async with store.opened() as client:
-        tracker = _tracker(store.loaded(), name)
-        await note_change(client, "move subjects", tracker=name, subjects=len(subjects), tier=tier)
+    tracker = _tracker(store.loaded(), name)
+    async with changing(store, "move subjects", tracker=name, subjects=len(subjects), tier=tier):
         moved = await tracker.move(subjects, tier)
     note(f"{counted(moved, 'subject')} moved")
 
@@ -93,9 +88,8 @@ async def move_command(store: Store, name: str, tier: str, subjects: tuple[str, 
 @store_options
 async def remove_command(store: Store, name: str, subjects: tuple[str, ...]) -> None:
     """Track subjects no more."""
-    async with store.opened() as client:
-        tracker = _tracker(store.loaded(), name)
-        await note_change(client, "remove subjects", tracker=name, subjects=len(subjects))
+    tracker = _tracker(store.loaded(), name)
+    async with changing(store, "remove subjects", tracker=name, subjects=len(subjects)):
         removed = await tracker.remove(subjects)
     note(f"{counted(removed, 'subject')} removed")
 

@@ -15,7 +15,7 @@ from headrace.cli.audited import note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, store_options, yes_option
-from headrace.cli.output import confirm, counted, note, print_fields, print_json
+from headrace.cli.output import answered, confirm, counted, note, print_fields
 from headrace.cli.problems import FAILED, USAGE, Problem
 from headrace.cli.times import exact, now
 from headrace.errors import ConfigError
@@ -74,15 +74,14 @@ async def _changing(store: Store, action: str) -> AsyncIterator[Moving]:
 
 @transfer_command.command("plan")
 @answer_options
-async def plan_command(store: Store, as_json: bool) -> None:
+async def plan_command(store: Store) -> None:
     """Show what would move, and whether it can. Nothing changes."""
     async with _opened(store) as moving:
         await Mover(moving).check()
         queues = (await moving.old.stats()).queues
         data = {state: sum(getattr(queue, state) for queue in queues) for state in _COUNTED}
         data |= {"queues": len(queues), "queues_that_stand_still": len(await queues_with_groups(moving.old))}
-    if as_json:
-        print_json(data)
+    if answered(data):
         return
     print_fields([(name.replace("_", " "), count) for name, count in data.items()])
     note("both stores can be moved to and from. To begin: headrace transfer start")
@@ -108,13 +107,12 @@ async def start_command(store: Store, dual: bool, share: float, rate: int | None
 
 @transfer_command.command("status")
 @answer_options
-async def status_command(store: Store, as_json: bool) -> None:
+async def status_command(store: Store) -> None:
     """Show the phase, what is left, and how copies compare with their jobs."""
     async with _opened(store) as moving:
         transfer = await passage.read(moving.old)
         data = await _status(moving, transfer)
-    if as_json:
-        print_json(data)
+    if answered(data):
         return
     if transfer is None:
         note("there is no transfer. To begin: headrace transfer start")
@@ -222,7 +220,7 @@ class _Teller:
 
 @transfer_command.command("verify")
 @answer_options
-async def verify_command(store: Store, as_json: bool) -> None:
+async def verify_command(store: Store) -> None:
     """Hold the ledgers of both stores against each other. Fails if a job is lost or doubled."""
     async with _opened(store) as moving:
         transfer = await passage.read(moving.old)
@@ -230,9 +228,7 @@ async def verify_command(store: Store, as_json: bool) -> None:
             raise ConfigError("expected a transfer, got none")
         await moving.new.open()
         verdict = await parity.verify(moving, transfer)
-    if as_json:
-        print_json(msgspec.to_builtins(verdict))
-    else:
+    if not answered(msgspec.to_builtins(verdict)):
         print_fields(list(msgspec.to_builtins(verdict).items()))
     if verdict.lost or verdict.doubled:
         raise Problem(FAILED, f"{counted(verdict.lost, 'job')} lost, {verdict.doubled:,} doubled")

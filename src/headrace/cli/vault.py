@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from headrace import App, Vault
-from headrace.cli.audited import note_change
+from headrace.cli.audited import changing, note_change
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import answer_options, since_option, store_options, until_option, when, yes_option
-from headrace.cli.output import confirm, counted, note, print_json, print_table
+from headrace.cli.output import answered, confirm, counted, note, print_table
 from headrace.cli.problems import FAILED, Problem
 
 
@@ -28,12 +28,11 @@ def vault_command() -> None:
 @since_option
 @until_option
 @answer_options
-async def ls_command(store: Store, table: str, since: int | None, until: int | None, as_json: bool) -> None:
+async def ls_command(store: Store, table: str, since: int | None, until: int | None) -> None:
     """List the files with ended jobs, or with rows of your own, oldest first."""
     async with store.opened() as client:
         files = await App(client).vault.files(when(since), when(until), table=table)
-    if as_json:
-        print_json({"files": [file.to_dict() for file in files]})
+    if answered({"files": [file.to_dict() for file in files]}):
         return
     print_table(("file", "state", "bytes"), [(file.key, file.state, file.bytes) for file in files])
     note(f"{counted(len(files), 'file')}, {sum(file.bytes for file in files):,} bytes")
@@ -44,7 +43,7 @@ async def ls_command(store: Store, table: str, since: int | None, until: int | N
 @since_option
 @until_option
 @answer_options
-async def query_command(store: Store, sql: str, since: int | None, until: int | None, as_json: bool) -> None:
+async def query_command(store: Store, sql: str, since: int | None, until: int | None) -> None:
     """Answer SQL (DuckDB's) over all jobs that have ended, archived or not.
 
     The views are jobs and attempts, and one for each table with rows of your own. Example: headrace vault query
@@ -52,43 +51,36 @@ async def query_command(store: Store, sql: str, since: int | None, until: int | 
     """
     async with store.opened() as client:
         rows = await App(client).vault.query(sql, since=when(since), until=when(until))
-    if as_json:
-        print_json({"rows": [{name: _plain(value) for name, value in row.items()} for row in rows]})
-    elif rows:
-        print_table([*rows[0]], [[_plain(value) for value in row.values()] for row in rows])
+    plain = [{name: _plain(value) for name, value in row.items()} for row in rows]
+    if not answered({"rows": plain}) and plain:
+        print_table([*plain[0]], [[*row.values()] for row in plain])
 
 
 @vault_command.command("archive")
 @store_options
 async def archive_command(store: Store) -> None:
     """Archive what has ended now, as workers do."""
-    async with store.opened() as client:
-        await note_change(client, "archive")
+    async with changing(store, "archive") as client:
         note(f"{counted(await App(client).vault.archive(), 'job')} archived")
 
 
 @vault_command.command("compact")
 @answer_options
-async def compact_command(store: Store, as_json: bool) -> None:
+async def compact_command(store: Store) -> None:
     """Put the small files of hours that are over together."""
-    async with store.opened() as client:
-        await note_change(client, "compact vault")
+    async with changing(store, "compact vault") as client:
         done = await App(client).vault.compact()
-    if as_json:
-        print_json(done._asdict())
-    else:
+    if not answered(done._asdict()):
         note(f"{counted(done.made, 'file')} made, {counted(done.removed, 'file')} removed")
 
 
 @vault_command.command("verify")
 @answer_options
-async def verify_command(store: Store, as_json: bool) -> None:
+async def verify_command(store: Store) -> None:
     """Read all files; fails if one is damaged, or a job is in two of them."""
     async with store.opened() as client:
         found = await App(client).vault.verify()
-    if as_json:
-        print_json(found._asdict())
-    else:
+    if not answered(found._asdict()):
         note(f"{counted(found.files, 'file')}, {counted(found.jobs, 'job')}")
     if found.problems:
         raise Problem(FAILED, "; ".join(found.problems[:5]), cause=f"{counted(len(found.problems), 'problem')} in all")
@@ -99,7 +91,7 @@ async def verify_command(store: Store, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(1, 100_000), metavar="N", default=1_000, help="At most N, oldest first.")
 @yes_option
 @answer_options
-async def replay_command(store: Store, where: str, limit: int, yes: bool, as_json: bool) -> None:
+async def replay_command(store: Store, where: str, limit: int, yes: bool) -> None:
     """Run jobs again, straight from the vault: those that fit a condition in SQL.
 
     Example: headrace vault replay "task = 'charge' AND ended_at > '2026-11-01'"
@@ -113,9 +105,7 @@ async def replay_command(store: Store, where: str, limit: int, yes: bool, as_jso
             confirm(f"run {counted(most, 'job')} again?", yes=yes)
         await note_change(client, "replay", where=where, jobs=most)
         done = await vault.replay(where, limit=limit)
-    if as_json:
-        print_json({"enqueued": done.enqueued, "requeued": done.requeued, "refused": done.refused})
-    else:
+    if not answered({"enqueued": done.enqueued, "requeued": done.requeued, "refused": done.refused}):
         note(f"{counted(len(done.enqueued) + len(done.requeued), 'job')} will run again; {len(done.refused)} refused")
 
 
@@ -125,8 +115,7 @@ async def replay_command(store: Store, where: str, limit: int, yes: bool, as_jso
 async def leave_command(store: Store, yes: bool) -> None:
     """Do without a vault from now on: what is not archived may be removed. Unset vault.url first."""
     confirm("let retention remove what is not archived?", yes=yes)
-    async with store.opened() as client:
-        await note_change(client, "leave vault")
+    async with changing(store, "leave vault") as client:
         await App(client).vault.leave()
 
 

@@ -17,7 +17,7 @@ from headrace.core.durations import relative
 
 @click.command("workers", cls=Command)
 @answer_options
-async def workers_command(store: Store, as_json: bool) -> None:
+async def workers_command(store: Store) -> None:
     """List the workers that are alive: queues, slots, and when they were last heard from."""
     async with store.admin() as admin:
         found = await admin.workers()
@@ -28,4 +28,4 @@ async def workers_command(store: Store, as_json: bool) -> None:
         return one.name, busy, ", ".join(one.queues), relative(one.started_at, at), heard
 
     none = "no worker is alive; start one with: headrace worker APP"
-    print_list("workers", found, columns, row, empty=none, as_json=as_json)
+    print_list("workers", found, columns, row, empty=none)

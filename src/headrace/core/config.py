@@ -8,9 +8,10 @@ import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
-from operator import attrgetter
+from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +21,19 @@ from headrace.core.environment import Length, from_env, parts_of
 from headrace.core.numbers import check_whole
 from headrace.errors import ConfigError
 from headrace.text import shown, url_without_secrets
-from headrace.types import SECTIONS
+
+
+class AtLeast(NamedTuple):
+    """The least that a setting may be; of a length, in microseconds."""
+
+    least: int
+
+
+Count = Annotated[int, AtLeast(0)]
+Positive = Annotated[int, AtLeast(1)]
+AnyLength = Annotated[Length, AtLeast(0)]
+Interval = Annotated[Length, AtLeast(10_000)]
+"""Of something that is repeated, or waited for: shorter ones would keep the process busy."""
 
 
 class _Discreet(Struct, frozen=True):
@@ -41,31 +54,31 @@ class _Discreet(Struct, frozen=True):
 class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One worker process."""
 
-    concurrency: int = 10
+    concurrency: Positive = 10
     """Jobs that run at the same time."""
-    prefetch: int = 500
+    prefetch: Count = 500
     """At most this many leased jobs wait for a slot; how many do depends on how fast the handlers are."""
-    lease: Length = "30s"
+    lease: Interval = "30s"
     """A job is taken back when its worker has not been heard from for this long."""
-    poll: Length = "5s"
+    poll: Interval = "5s"
     """How often an idle worker looks for jobs without a hint."""
-    poll_blind: Length = "250ms"
+    poll_blind: Interval = "250ms"
     """The same on a store that gives no hints."""
-    reap: Length = "5s"
+    reap: Interval = "5s"
     """How often leases of vanished workers are looked for."""
-    max_lost: int = 2
+    max_lost: Count = 2
     """A job lost more often than this in a row becomes a dead letter. On its last chance it runs alone."""
-    max_bytes: int = 256 * 1024 * 1024
+    max_bytes: Positive = 256 * 1024 * 1024
     """A worker whose jobs have sections of this many bytes in its memory claims no more until some have ended."""
-    grace: Length = "10s"
+    grace: AnyLength = "10s"
     """How long running jobs may go on after a stop is requested; then they are cancelled and requeued."""
     name: str = "host-pid"
     """The worker's name: ``host-pid``, ``hostname``, ``pod``, ``random``, or a name of your own."""
     executor: str = "thread"
     """Where plain functions run: ``thread`` or ``process``. Async functions always run on the loop."""
-    max_jobs_per_child: int | None = None
+    max_jobs_per_child: Positive | None = None
     """A process that has run this many jobs of ``executor="process"`` tasks is replaced; None: never."""
-    max_memory_per_child: int | None = None
+    max_memory_per_child: Positive | None = None
     """A process that has more bytes than this in memory after a job is replaced; None: never."""
 
 
@@ -78,7 +91,7 @@ class SealingSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     read_unsealed: bool = False
     """Whether what is not sealed is read as well: while a store changes over to sealing, or if jobs are enqueued by
     SQL."""
-    reseal: Length | None = "10m"
+    reseal: Interval | None = "10m"
     """While there are several keys: how often workers look for what was sealed with an old one, and seal it again;
     None: never."""
 
@@ -101,8 +114,8 @@ class Compress(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class PayloadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Sizes, compression and encryption of payloads and results."""
 
-    max_size: int = 16 * 1024 * 1024
-    compress_over: int | None = 1_024
+    max_size: Positive = 16 * 1024 * 1024
+    compress_over: Count | None = 1_024
     """Cells longer than this are compressed if that makes them smaller; None: never."""
     compress: Compress = Compress()
     sealing: SealingSettings = SealingSettings()
@@ -111,13 +124,13 @@ class PayloadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class Offload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When a section leaves for the object store."""
 
-    over: int | None = 65_536
+    over: Count | None = 65_536
     """If it is longer than this; None: its length is no reason."""
-    delay: Length | None = "10s"
+    delay: AnyLength | None = "10s"
     """If its job is due later than this, at its enqueue or after a run; None: that is no reason."""
     dead_letters: bool = True
     """If its job fails or expires."""
-    least: int = 256
+    least: Count = 256
     """What is no longer than this stays. What takes its place has 25 bytes."""
 
 
@@ -131,12 +144,12 @@ class ObjectSettings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only
     vm_state: Offload = Offload()
     metadata: Offload = Offload()
     blob: Offload = Offload()
-    keep: Length = "26h"
+    keep: Interval = "26h"
     """How long the objects of an hour stay after it. Longer than completed jobs are kept, else those are copied; but
     not by much, as what is left of ended jobs takes up room until then."""
-    grace: Length = "1h"
+    grace: Interval = "1h"
     """No object goes that was written, or copied, more recently. Longer than any handler runs."""
-    every: Length = "10m"
+    every: Interval = "10m"
     """How often a worker looks for objects that are past that."""
 
     def _without_secrets(self) -> dict[str, Any]:
@@ -147,9 +160,9 @@ class Keep(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How much is kept in one place. What exceeds one of the three bounds is removed: the oldest first; of dead letters
     those of the tenants that have the most. None: no such bound."""
 
-    age: Length | None = "1d"
-    count: int | None = 100_000
-    bytes: int | None = 256 * 1024 * 1024
+    age: AnyLength | None = "1d"
+    count: Count | None = 100_000
+    bytes: Count | None = 256 * 1024 * 1024
 
 
 class SafetySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -158,23 +171,23 @@ class SafetySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     share: float = 0.05
     """At most this part of the jobs of a state goes then …"""
-    floor: int = 10_000
+    floor: Count = 10_000
     """… or this many."""
-    gap: Length = "3d"
+    gap: Annotated[Length, AtLeast(60_000_000)] = "3d"
     """A clock that is further ahead of the last run may be wrong: then nothing goes."""
 
 
 class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a worker plans schedules."""
 
-    every: Length = "10s"
+    every: Interval = "10s"
     """At least how often it looks for schedules to plan."""
-    ahead: Length = "60s"
+    ahead: Interval = "60s"
     """How long before its instant a slot is planned; at most 7 days."""
-    batch: int = 100
+    batch: Positive = 100
     """Schedules in one trip."""
-    share: int = 0
-    shares: int = 1
+    share: Count = 0
+    shares: Positive = 1
     """Split all schedules into ``shares``, and plan only share number ``share``: for 100,000 schedules and more. Run a
     worker for every share; other workers plan a share without one, but late."""
 
@@ -182,16 +195,16 @@ class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is kept of jobs that have ended."""
 
-    every: Length = "60s"
+    every: Interval = "60s"
     completed: Keep = Keep()
     cancelled: Keep = Keep(bytes=64 * 1024 * 1024)
     failed: Keep = Keep(age="7d", bytes=512 * 1024 * 1024)
     ticks: Keep = Keep(age="7d", count=1_000_000)
     """Ticks: what became of the slots of schedules."""
-    keys: int = 10_000_000
+    keys: Count = 10_000_000
     """How many keys may outlive the records of their jobs. A key stays taken for ``result_ttl``, whatever else is
     removed. If there are more, those that would be free first are freed early, and an alert says so."""
-    removals: int = 100_000
+    removals: Count = 100_000
     """How many counts of removed jobs are kept: one for each hour, state, task and tenant. Those of the oldest hours go
     first."""
     safety: SafetySettings = SafetySettings()
@@ -202,9 +215,9 @@ class VaultSettings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only=
 
     url: str | None = None
     """``s3://bucket/prefix``, ``gs://…``, ``az://…`` or ``file:///directory``; None: what is removed is gone."""
-    every: Length = "60s"
+    every: Interval = "60s"
     """How often a worker archives what has ended."""
-    page: int = 10_000
+    page: Positive = 10_000
     """How many jobs one file has at most, before files are put together."""
 
     def _without_secrets(self) -> dict[str, Any]:
@@ -230,27 +243,27 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class AlertSettings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When ``headrace serve`` raises alerts, and whom it tells."""
 
-    every: Length = "15s"
+    every: Interval = "15s"
     """How often it looks."""
-    oldest: Length = "10m"
+    oldest: Interval = "10m"
     """A due job that has waited longer is worth a warning …"""
-    oldest_critical: Length = "1h"
+    oldest_critical: Interval = "1h"
     """… or is critical."""
-    unattended: Length = "1m"
+    unattended: Interval = "1m"
     """How long due jobs may wait while no worker claims from their queue, or no slot is busy."""
-    running: int = 1_000
+    running: Positive = 1_000
     """More jobs of one queue that run at once are worth a warning: taken, and not settled."""
-    window: Length = "10m"
+    window: Interval = "10m"
     """What counts as lately for the three below."""
-    dead_letters: int = 100
+    dead_letters: Positive = 100
     """So many more dead letters lately."""
     failure_ratio: float = 0.5
     """More than this share of attempts failed lately …"""
-    attempts: int = 20
+    attempts: Positive = 20
     """… of at least this many."""
-    store_bytes: int | None = None
+    store_bytes: Positive | None = None
     """The budget of the store; above 80 % is worth a warning. None: it has none."""
-    vault_lag: Length = "1h"
+    vault_lag: Interval = "1h"
     """An ended job that has waited longer for the vault is worth a warning."""
     webhook: str | None = None
     """A URL that every change of an alert is posted to, as JSON."""
@@ -269,9 +282,9 @@ class Settings(_Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     url: str = "sqlite:///headrace.db"
     replica_url: str | None = None
     """A replica of the store, which the admin API reads lists and statistics from."""
-    result_ttl: Length = "1h"
+    result_ttl: AnyLength = "1h"
     """How long results can be fetched and completed keys stay taken, unless the task or the job says otherwise."""
-    patience: Length = "30s"
+    patience: AnyLength = "30s"
     """How long an enqueue is repeated while the store is away, and a client waits for a store that hangs."""
     worker: WorkerSettings = WorkerSettings()
     payloads: PayloadSettings = PayloadSettings()
@@ -325,59 +338,9 @@ def _refuse_unknown(given: Mapping[str, Any], part: type[Struct], path: tuple[st
         raise ConfigError(f"settings: unknown setting {'.'.join((*path, str(name)))!r}; {hint}")
 
 
-_KEPT = ("completed", "cancelled", "failed", "ticks")
-_WHOLE = {
-    "worker.concurrency": 1, "worker.prefetch": 0, "worker.max_lost": 0, "worker.max_bytes": 1,
-    "payloads.max_size": 1, "retention.keys": 0, "retention.safety.floor": 0, "vault.page": 1,
-    "planner.batch": 1, "planner.share": 0, "planner.shares": 1,
-    "alerts.dead_letters": 1, "alerts.attempts": 1, "alerts.running": 1,
-    **{f"objects.{section}.least": 0 for section in SECTIONS},
-}  # fmt: skip
-"""Settings that are whole numbers, and the least that each may be."""
-_WHOLE_OR_NONE = {
-    "worker.max_jobs_per_child": 1, "worker.max_memory_per_child": 1, "payloads.compress_over": 0,
-    "alerts.store_bytes": 1,
-    **{f"retention.{place}.{bound}": 0 for place in _KEPT for bound in ("count", "bytes")},
-    **{f"objects.{section}.over": 0 for section in SECTIONS},
-}  # fmt: skip
-"""The same for those that may be None."""
-_LENGTHS = {
-    "result_ttl": 0, "patience": 0, "worker.grace": 0, "worker.lease": 10_000, "worker.poll": 10_000,
-    "worker.poll_blind": 10_000, "worker.reap": 10_000, "retention.every": 10_000, "planner.every": 10_000,
-    "planner.ahead": 10_000, "retention.safety.gap": 60_000_000, "vault.every": 10_000,
-    "objects.keep": 10_000, "objects.grace": 10_000, "objects.every": 10_000,
-    "alerts.every": 10_000, "alerts.oldest": 10_000, "alerts.oldest_critical": 10_000, "alerts.unattended": 10_000,
-    "alerts.window": 10_000, "alerts.vault_lag": 10_000,
-}  # fmt: skip
-"""Settings that are durations, and the least that each may be, in microseconds."""
-_LENGTHS_OR_NONE = {
-    "payloads.sealing.reseal": 10_000,
-    **{f"retention.{place}.age": 0 for place in _KEPT},
-    **{f"objects.{section}.delay": 0 for section in SECTIONS},
-}
-"""The same for those that may be None."""
-_SWITCHES = (
-    *(f"payloads.compress.{section}" for section in Compress.__struct_fields__),
-    "payloads.sealing.read_unsealed",
-    "http.writes",
-)
-
-
 def _check(settings: Settings) -> None:
     worker, sealing, planner = settings.worker, settings.payloads.sealing, settings.planner
-    for path, least in _WHOLE.items():
-        check_whole(attrgetter(path)(settings), path, least)
-    for path, least in _WHOLE_OR_NONE.items():
-        if (given := attrgetter(path)(settings)) is not None:
-            check_whole(given, path, least)
-    for path, least in _LENGTHS.items():
-        _check_length(attrgetter(path)(settings), path, least)
-    for path, least in _LENGTHS_OR_NONE.items():
-        if (given := attrgetter(path)(settings)) is not None:
-            _check_length(given, path, least)
-    for path in _SWITCHES:
-        if not isinstance(given := attrgetter(path)(settings), bool):
-            raise ConfigError(f"{path}: expected True or False, got {shown(given)}")
+    _check_types(settings)
     try:
         size = len(worker.name.encode())
     except (AttributeError, UnicodeEncodeError):
@@ -404,9 +367,32 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"planner.share: expected a share from 0 to {planner.shares - 1}, got {planner.share}")
 
 
-def _check_length(given: Any, path: str, least: int) -> None:
-    if micros(given, path) < least:
-        raise ConfigError(f"{path}: expected at least {spell(least)}, got {given!r}")
+def _check_types(part: Struct, path: str = "") -> None:
+    """Check switches, and numbers and lengths against the least that each may be."""
+    for name, kind, least, optional in _typed(type(part)):
+        given, where = getattr(part, name), f"{path}{name}"
+        if given is None and optional:
+            continue
+        if isinstance(given, Struct):
+            _check_types(given, f"{where}.")
+        elif kind is bool and not isinstance(given, bool):
+            raise ConfigError(f"{where}: expected True or False, got {shown(given)}")
+        elif kind is int:
+            check_whole(given, where, least)
+        elif kind == Length and micros(given, where) < least:
+            raise ConfigError(f"{where}: expected at least {spell(least)}, got {given!r}")
+
+
+@cache
+def _typed(part: type[Struct]) -> list[tuple[str, Any, int, bool]]:
+    """Each setting: its name, its type, the least that it may be, and whether it may be None."""
+    found = []
+    for name, hint in get_type_hints(part, include_extras=True).items():
+        options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        kind = next((one for one in options if get_origin(one) is Annotated), options[0])
+        bare, least = (kind.__origin__, kind.__metadata__[0].least) if get_origin(kind) is Annotated else (kind, 0)
+        found.append((name, bare, least, NoneType in options))
+    return found
 
 
 def _check_alerts(alerts: AlertSettings) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any, Generic, TypeVar, cast
 
+from headrace.core.alerts import moment
+from headrace.core.asking import Asking
 from headrace.core.backoff import Backoff
 from headrace.errors import StoreFull, Unavailable
 from headrace.seam.protocol import Backend
@@ -94,9 +95,11 @@ class Wait(Generic[T]):
 class Patience:
     """For how long a caller waits, whatever the store does."""
 
-    def __init__(self, rng: Random, seconds: float) -> None:
+    def __init__(self, rng: Random, seconds: float, took: Callable[[str, float], None] | None = None) -> None:
+        """``took`` is told how many seconds each call of a kept store took."""
         self._rng = rng
         self.seconds = seconds
+        self._took = took
 
     async def once(self, call: Awaitable[R]) -> R:
         """The answer to the call, or ``Unavailable``."""
@@ -134,15 +137,22 @@ class Patience:
 
     def kept(self, backend: Backend) -> Backend:
         """The same store. Its calls, also those of its capabilities, are made once and given up in time."""
-        return cast("Backend", _Kept(backend, self))
+        return cast("Backend", Asking(backend, self._ask))
+
+    async def _ask(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        began = moment()
+        try:
+            return await self.once(call())
+        except Unavailable as error:
+            if name not in _CHANGES or type(error) is not Unavailable:
+                raise
+            doubt = "The change may have been made all the same: look before you make it again"
+            raise Unavailable(f"{error}. {doubt}") from error.__cause__
+        finally:
+            if self._took is not None:
+                self._took(name, moment() - began)
 
 
-_CAPABILITIES = frozenset(
-    {
-        "archive", "documents", "journal", "parts", "policies", "references", "tables", "ticks", "tracks", "transfers",
-        "windows",
-    }
-)  # fmt: skip
 _CHANGES = frozenset(
     {
         "add_ticks", "alter", "arrive", "backfill", "close_leg", "confirm", "create", "delete", "depart",
@@ -150,29 +160,3 @@ _CHANGES = frozenset(
         "swap", "update", "write",
     }
 )  # fmt: skip
-
-
-class _Kept:
-    """A store, or a part of it, with patience kept for whoever calls it."""
-
-    def __init__(self, store: object, patience: Patience) -> None:
-        self._store = store
-        self._patience = patience
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name in _CAPABILITIES:
-            return None if found is None else _Kept(found, self._patience)
-        if not inspect.iscoroutinefunction(found):
-            return found
-
-        async def asked(*args: Any, **options: Any) -> Any:
-            try:
-                return await self._patience.once(found(*args, **options))
-            except Unavailable as error:
-                if name not in _CHANGES or type(error) is not Unavailable:
-                    raise
-                doubt = "The change may have been made all the same: look before you make it again"
-                raise Unavailable(f"{error}. {doubt}") from error.__cause__
-
-        return asked

@@ -7,21 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from headrace.core.config import (
-    AlertSettings,
-    Compress,
-    HttpSettings,
-    Keep,
-    ObjectSettings,
-    Offload,
-    PayloadSettings,
-    PlannerSettings,
-    RetentionSettings,
-    SafetySettings,
-    SealingSettings,
-    VaultSettings,
-    WorkerSettings,
-)
+from headrace.core import config as c
 from headrace.types import Duration
 
 
@@ -66,8 +52,8 @@ class PayloadOptions(TypedDict, total=False):
 
     max_size: int
     compress_over: int | None
-    compress: Compress | CompressOptions
-    sealing: SealingSettings | SealingOptions
+    compress: c.Compress | CompressOptions
+    sealing: c.SealingSettings | SealingOptions
 
 
 class OffloadOptions(TypedDict, total=False):
@@ -83,10 +69,10 @@ class ObjectOptions(TypedDict, total=False):
     """See ``ObjectSettings``."""
 
     url: str | None
-    parameters: Offload | OffloadOptions
-    vm_state: Offload | OffloadOptions
-    metadata: Offload | OffloadOptions
-    blob: Offload | OffloadOptions
+    parameters: c.Offload | OffloadOptions
+    vm_state: c.Offload | OffloadOptions
+    metadata: c.Offload | OffloadOptions
+    blob: c.Offload | OffloadOptions
     keep: Duration
     grace: Duration
     every: Duration
@@ -112,13 +98,13 @@ class RetentionOptions(TypedDict, total=False):
     """See ``RetentionSettings``."""
 
     every: Duration
-    completed: Keep | KeepOptions
-    cancelled: Keep | KeepOptions
-    failed: Keep | KeepOptions
-    ticks: Keep | KeepOptions
+    completed: c.Keep | KeepOptions
+    cancelled: c.Keep | KeepOptions
+    failed: c.Keep | KeepOptions
+    ticks: c.Keep | KeepOptions
     keys: int
     removals: int
-    safety: SafetySettings | SafetyOptions
+    safety: c.SafetySettings | SafetyOptions
 
 
 class VaultOptions(TypedDict, total=False):
@@ -172,11 +158,11 @@ class SettingsOptions(TypedDict, total=False):
     replica_url: str | None
     result_ttl: Duration
     patience: Duration
-    worker: WorkerSettings | WorkerOptions
-    payloads: PayloadSettings | PayloadOptions
-    objects: ObjectSettings | ObjectOptions
-    retention: RetentionSettings | RetentionOptions
-    vault: VaultSettings | VaultOptions
-    planner: PlannerSettings | PlannerOptions
-    http: HttpSettings | HttpOptions
-    alerts: AlertSettings | AlertOptions
+    worker: c.WorkerSettings | WorkerOptions
+    payloads: c.PayloadSettings | PayloadOptions
+    objects: c.ObjectSettings | ObjectOptions
+    retention: c.RetentionSettings | RetentionOptions
+    vault: c.VaultSettings | VaultOptions
+    planner: c.PlannerSettings | PlannerOptions
+    http: c.HttpSettings | HttpOptions
+    alerts: c.AlertSettings | AlertOptions

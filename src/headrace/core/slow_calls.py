@@ -12,13 +12,15 @@ R = TypeVar("R")
 
 SLOW = 1.0
 """Seconds; a store normally answers within milliseconds."""
+_FELT = frozenset({"insert", "claim", "finish", "finish_and_claim", "reap", "sweep", "plan"})
+"""Operations after which ``Observers.called`` is told."""
 
 
 def took(observers: Observers, operation: str, seconds: float) -> None:
     """Measure a call to the store, and alert if it took long."""
     if observers.meter is not None:
         observers.meter.called(operation, seconds)
-    if observers.called is not None:
+    if observers.called is not None and operation in _FELT:
         observers.called()
     if seconds > SLOW:
         sentence = (

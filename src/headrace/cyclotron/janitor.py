@@ -13,6 +13,7 @@ from headrace.api.client import Client
 from headrace.api.connection import connect
 from headrace.core.durations import micros
 from headrace.core.numbers import check_whole
+from headrace.core.walks import walk
 from headrace.cyclotron.aggregates import AGGREGATES, Aggregate, added, read
 from headrace.cyclotron.deletion import QUEUE, Deletion
 from headrace.cyclotron.fields import OURS
@@ -218,13 +219,9 @@ class Janitor:
         nobody has consumed the jobs that carry them, in the queue ``_cyclotron_aggregates``. Others were counted by the
         store: they were too many, or retention removed them."""
         found = await self._surplus.aggregates()
-        client, after = self._client, None
-        backend, waiting = await client.backend(), Selector(queue=AGGREGATES, states=frozenset({JobState.AVAILABLE}))
-        while True:
-            page = await backend.scan(waiting, after, backend.limits.max_batch, client.clock.stamp())
-            names = [record.id for record in page.records]
-            for record in await backend.fetch(names, frozenset({"parameters"}), client.clock.stamp()) if names else []:
-                if record is not None and (cell := record.cells.get("parameters")) is not None:
+        client, waiting = self._client, Selector(queue=AGGREGATES, states=frozenset({JobState.AVAILABLE}))
+        async for records in walk(await client.backend(), waiting, client.clock, want=frozenset({"parameters"})):
+            for record in records:
+                if (cell := record.cells.get("parameters")) is not None:
                     found += read(client.packer.envelope.unwrap(cell, "parameters", record.id, record.tenant)[1])
-            if (after := page.after) is None:
-                return added(found)
+        return added(found)

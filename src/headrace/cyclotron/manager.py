@@ -18,6 +18,7 @@ from headrace.cyclotron.resumes import remember
 from headrace.cyclotron.shard import Shard
 from headrace.cyclotron.stored_job import StoredJob, stored_job
 from headrace.errors import ConfigError, JobNotFound, QueueFull, Unavailable
+from headrace.payloads.object_url import parse
 from headrace.seam.records import Change, Pause, Requeue, Resume, Selector
 from headrace.text import shown
 from headrace.types import SECTIONS, Duration, JobState
@@ -34,7 +35,8 @@ _ALL = frozenset(SECTIONS)
 class Manager:
     """Creates jobs. Chunks of a bulk go to the shards in turn.
 
-    A shard that cannot be opened is left out, and tried again later; only if none can be opened, an error is raised.
+    A shard that is away is left out, and tried again later; only if all are away, an error is raised. So is every other
+    error at once, such as a ``ConfigError``.
     A look at jobs that may be on it says so instead of an answer.
 
     >>> import asyncio
@@ -63,10 +65,11 @@ class Manager:
     ) -> None:
         """``shards``: the stores, as URLs or clients. ``depth_limit``: how many jobs may wait in each of them, which is
         looked at every ``check_interval``. ``when_full``: ``"raise"`` ``QueueFull``, ``"block"`` for up to ``timeout``
-        until there is room, or ``"reroute"`` to the shards that have some. ``chunk_size``: jobs per transaction.
-        ``parallel``: several chunks at once. ``copy`` (PostgreSQL, unless a URL says ``copy=`` itself) and
-        ``compress_vm_state``, which counts for more than ``payloads``, are for shards given as URLs; a client has
-        settings of its own, as ``settings`` are.
+        until there is room, or ``"reroute"`` to the shards that have some. ``chunk_size``: jobs that go to a
+        store together; up to 64 are one transaction, more may be a few. ``parallel``: several chunks at once.
+        ``copy`` (PostgreSQL, unless a URL says ``copy=`` itself) and ``compress_vm_state``, which counts for more than
+        ``payloads``, are for shards given as URLs; a client has settings of its own, as ``settings`` are. Of several
+        shards with ``objects``, each is a client with a prefix of its own.
         """
         given = [shards] if isinstance(shards, str | Client) else list(shards)
         if not given:
@@ -80,13 +83,14 @@ class Manager:
         self._timeout = None if timeout is None else micros(timeout, "timeout") / 1e6
         every = micros(check_interval, "check_interval") / 1e6
         clients = [one if isinstance(one, Client) else _client(one, copy, compress_vm_state, settings) for one in given]
+        _check_objects(clients)
         self._own = [client for client, one in zip(clients, given, strict=True) if client is not one]
         self._shards = [Shard(one, i, depth_limit=depth_limit, every=every) for i, one in enumerate(clients)]
 
     # -- opening and closing
 
     async def open(self) -> None:
-        """Connect to all shards. Raises only if none is there."""
+        """Connect to all shards. Those that are away raise only if none is there."""
         await self._up()
 
     async def close(self) -> None:
@@ -121,8 +125,10 @@ class Manager:
     async def bulk_create_jobs(self, jobs: Iterable[JobInit]) -> list[UUID]:
         """Store many jobs; returns their ids, in order. All are checked before the first is stored.
 
-        Each chunk is a transaction of its own. If one fails, the others are stored all the same, and the error is
-        raised in the end. ``QueueFull`` lists in ``admitted`` and ``refused`` which jobs are stored.
+        If a chunk fails, the others are stored all the same, and the error is raised in the end. A chunk of up to 64
+        jobs and 64 MiB is stored whole or not at all. A larger one may be stored in part: it is cut into transactions
+        where it would hold up the store for more than 50 ms, say by jobs of very many teams. ``QueueFull`` lists in
+        ``admitted`` and ``refused`` which jobs are stored.
 
         Call it again with the same objects, and what is stored already is not stored twice, on whichever shard it is:
         the objects know where they were sent, and go nowhere else. Other objects with the same ids are looked for on
@@ -308,6 +314,20 @@ class Manager:
 def _client(url: str, copy: bool, compress_vm_state: bool, settings: dict[str, Any]) -> Client:
     given = merged(settings, {"payloads": {"compress": {"vm_state": compress_vm_state}}, "url": url})
     return Client(open_backend(url, copy=copy), Settings.load(given))
+
+
+def _check_objects(clients: Sequence[Client]) -> None:
+    """Two stores under one prefix would delete each other's objects. In memory, each has objects of its own."""
+    met: dict[str, int] = {}
+    for number, client in enumerate(clients):
+        url = client.settings.objects.url
+        if url is None or (location := parse(url)).scheme == "memory":
+            continue
+        if (first := met.setdefault(location.where, number)) != number:
+            raise ConfigError(
+                f"shards {first} and {number}: expected objects under a prefix of each one's own, got "
+                f"{location.where} for both; give each shard as connect(url, objects={{'url': …}})"
+            )
 
 
 def _full(refused: list[JobInit], jobs: list[JobInit]) -> QueueFull:

@@ -8,9 +8,10 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from headrace.api.client import Client
+from headrace.core.walks import walk
 from headrace.cyclotron.fields import OURS, JobInit, new_job
 from headrace.cyclotron.stored_job import StoredJob, stored_job
-from headrace.errors import HeadraceError, QueueFull, Unavailable
+from headrace.errors import QueueFull, Unavailable
 from headrace.seam.records import Selector
 from headrace.types import NewJob
 
@@ -31,27 +32,27 @@ class Shard:
         self._depth = 0
         self._looked = -1.0
         self._looking = asyncio.Lock()
-        self.error: HeadraceError | None = None
+        self.error: Unavailable | None = None
         """Why it could not be opened; None: it was."""
         self._down_until = -1.0
         self.opened = False
 
     async def open(self, *, at_once: bool = False) -> bool:
         """Connect, unless it was found to be away a moment ago; ``at_once``: even then. Returns whether it is there:
-        one that was away has to answer first."""
+        one that was away has to answer first. Raises what does not go away by itself, such as a ``ConfigError``."""
         if self.opened or (not at_once and asyncio.get_running_loop().time() < self._down_until):
             return self.opened
         try:
             backend = await self.client.backend()
             if self.error is not None:
                 await backend.now(self.client.clock.stamp())
-        except HeadraceError as error:
+        except Unavailable as error:
             self.rest(error)
         else:
             self.error, self.opened = None, True
         return self.opened
 
-    def rest(self, error: HeadraceError) -> None:
+    def rest(self, error: Unavailable) -> None:
         """It is not there, or does not answer: leave it alone for a moment."""
         if self.error is None:
             log.error("shard %d is away; the others go on without it: %s", self.number, error)
@@ -95,8 +96,8 @@ class Shard:
         return found
 
     async def take(self, inits: Sequence[JobInit]) -> list[JobInit]:
-        """Store what there is room for, as one transaction, and note in the jobs that they were sent here. Returns
-        those for which there is none."""
+        """Store what there is room for, as one batch, and note in the jobs that they were sent here. Returns those for
+        which there is none."""
         room = len(inits) if self._limit is None else min(len(inits), max(0, self._limit - self._depth))
         part, left = inits[:room], list(inits[room:])
         if not part:
@@ -132,13 +133,8 @@ class Shard:
         """Such jobs, newest first, without sections; fewer, if it is away."""
         found: list[StoredJob] = []
         try:
-            backend, after = await self.client.backend(), None
-            while len(found) < limit:
-                size = min(limit - len(found), backend.limits.max_batch)
-                page = await backend.scan(wanted, after, size, self.client.clock.stamp())
-                found += [stored_job(record, self.client.packer.envelope) for record in page.records]
-                if (after := page.after) is None:
-                    break
+            async for records in walk(await self.client.backend(), wanted, self.client.clock, most=limit):
+                found += [stored_job(record, self.client.packer.envelope) for record in records]
         except Unavailable as error:
             self.rest(error)
         return found

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from headrace.core.clock import Clock
+from headrace.core.walks import walk
 from headrace.errors import CodecError, HeadraceError, ObjectsUnavailable
 from headrace.keeping.share import ALL, Share
 from headrace.payloads.keyring import Keyring
@@ -80,10 +81,8 @@ class Resealer:
 
     async def _jobs(self, share: Share) -> AsyncIterator[list[Record]]:
         """All jobs with all their cells, a few at a time: fewer if they are large."""
-        after: str | None = None
-        while True:
-            page = await self._backend.scan(Selector(), after, _PAGE, self._clock.stamp())
-            ids = [record.id for record in page.records if share.has(record.id)]
+        async for listed in walk(self._backend, Selector(), self._clock, page=_PAGE):
+            ids = [record.id for record in listed if share.has(record.id)]
             while ids:
                 part, ids = ids[: self._at_once], ids[self._at_once :]
                 records = await self._backend.fetch(part, _EVERYTHING, self._clock.stamp())
@@ -91,9 +90,6 @@ class Resealer:
                 size = sum(len(cell) for record in found for cell in _stored(record).values())
                 self._at_once = max(1, self._at_once // 2) if size > _MOST else min(_PAGE, 2 * self._at_once)
                 yield found
-            after = page.after
-            if after is None:
-                return
 
     async def _loaded(self, jobs: Sequence[Record]) -> list[dict[str, bytes | HeadraceError]]:
         """The cells of each job, with what its references lead to."""

@@ -1,8 +1,9 @@
 """Lifecycle rules: a second net under Headrace's own deletion, which the object store itself holds.
 
 A rule is always longer than Headrace keeps a segment, counted from when it was written: longer than the longest delay
-and the retention of dead letters together. Obstore has no lifecycle calls. S3's are made through boto3; for Google
-Cloud and Azure there is the plan, in the form that their own tools take.
+and ``least_days`` together. What lives longer is copied, while workers run; for the time in which none runs, a rule is
+better longer than the retention of dead letters, too. Obstore has no lifecycle calls. S3's are made through boto3; for
+Google Cloud and Azure there is the plan, in the form that their own tools take.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace.core.config import ObjectSettings
+from headrace.core.durations import micros
 from headrace.errors import ConfigError, ObjectsRefused, ObjectsUnavailable
 from headrace.payloads.object_url import Location
 from headrace.payloads.reference import FOLDER
@@ -26,6 +29,10 @@ _OLD_VERSIONS = 7
 _FROZEN = {"GLACIER", "DEEP_ARCHIVE"}
 """Storage classes that cannot be read at once."""
 _COOLER = "STANDARD_IA"
+_COOLER_EARLY = "GLACIER_IR"
+"""For what is moved within a month, which S3 refuses for the other. It is read at once, too."""
+_MONTH = 30
+_DAY = 86_400_000_000
 _TOOLS = {
     "gs": "gcloud storage buckets update gs://{bucket} --lifecycle-file=plan.json",
     "az": "az storage account management-policy create --policy @plan.json",
@@ -65,6 +72,17 @@ def plan(location: Location, days: int, cooler_after: int | None = None) -> dict
             return {"rules": [{"enabled": True, "name": _ID, "type": "Lifecycle", "definition": definition}]}
         case _:
             raise ConfigError(f"object store {location.where}: expected a bucket; a {location.scheme} has no lifecycle")
+
+
+def least_days(settings: ObjectSettings) -> int:
+    """For how many days after its jobs are due a segment is needed at most: until it was copied, and nobody may still
+    load from it. It may lie in the last hour of its day.
+
+    >>> least_days(ObjectSettings())
+    3
+    """
+    needed = _DAY + micros(settings.keep) + micros(settings.grace) + 2 * micros(settings.every)
+    return -(-needed // _DAY)
 
 
 async def apply(location: Location, days: int, cooler_after: int | None = None) -> None:
@@ -108,7 +126,10 @@ def _plan_of_s3(location: Location, days: int, cooler_after: int | None = None) 
 
 
 def _rule(prefix: str, days: int, cooler_after: int | None) -> dict[str, Any]:
-    cools = {} if cooler_after is None else {"Transitions": [{"Days": cooler_after, "StorageClass": _COOLER}]}
+    cools = {}
+    if cooler_after is not None:
+        to = _COOLER if cooler_after >= _MONTH else _COOLER_EARLY
+        cools = {"Transitions": [{"Days": cooler_after, "StorageClass": to}]}
     return cools | {
         "ID": _rule_id(prefix),
         "Status": "Enabled",

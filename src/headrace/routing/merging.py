@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from headrace.seam.records import Claimed, KeptStats, Limits, QueueStats, Renewed, Stats, Swept, WorkerStats
+from headrace.seam.records import COUNTS, Claimed, KeptStats, Limits, QueueStats, Renewed, Stats, Swept, WorkerStats
 
 
 def limits(all_of: Sequence[Limits]) -> Limits:
@@ -92,13 +92,8 @@ def _sum(a: QueueStats, b: QueueStats) -> QueueStats:
     return QueueStats(
         a.queue,
         paused,
-        a.available + b.available,
-        a.scheduled + b.scheduled,
-        a.running + b.running,
-        a.jobs_paused + b.jobs_paused,
-        a.completed + b.completed,
-        a.cancelled + b.cancelled,
-        a.failed + b.failed,
-        max(ages, default=None),
-        min(ends) if paused and ends else None,
+        **{name: getattr(a, name) + getattr(b, name) for name in COUNTS},
+        oldest_due_age=max(ages, default=None),
+        paused_until=min(ends) if paused and ends else None,
+        next_due_in=min((one.next_due_in for one in (a, b) if one.next_due_in is not None), default=None),
     )

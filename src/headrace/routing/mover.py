@@ -13,6 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headrace.core.walks import walk
 from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.routing import passage
 from headrace.routing.belongings import (
@@ -263,20 +264,16 @@ class Mover:
 
     async def _move(self, view: View, states: frozenset[JobState]) -> None:
         """One pass over the jobs of these states."""
-        old, after = view.stores[0], None
-        while True:
-            page = await old.scan(Selector(states=states), after, _PAGE)
-            if page.records:
-                ids = [record.id for record in page.records if record.queue != QUEUE]
+        old = view.stores[0]
+        async for records in walk(old, Selector(states=states), page=_PAGE):
+            if records:
+                ids = [record.id for record in records if record.queue != QUEUE]
                 parcels = await present(old.transfers).depart(view.leg, ids)
                 await deliver(view, parcels)
                 self.progress.moved += len(parcels)
                 self._tell(self.progress)
                 await self._keep_pace(len(parcels))
                 view = await self._go_on(view.leg)
-            after = page.after
-            if after is None:
-                return
 
     async def _keep_pace(self, moved: int) -> None:
         """So many jobs have moved: wait until the next may, at the rate that holds now."""
@@ -312,26 +309,16 @@ class Mover:
 
 async def queues_with_groups(store: Backend) -> set[str]:
     """The queues that have live jobs in groups."""
-    found: set[str] = set()
-    after: str | None = None
-    while True:
-        page = await store.scan(Selector(states=_LIVE), after, 1_000)
-        found |= {record.queue for record in page.records if record.group is not None}
-        after = page.after
-        if after is None:
-            return found
+    pages = walk(store, Selector(states=_LIVE), page=1_000)
+    return {record.queue async for records in pages for record in records if record.group is not None}
 
 
 async def _has_jobs(store: Backend) -> bool:
     """Whether there is any job but copies."""
-    after: str | None = None
-    while True:
-        page = await store.scan(Selector(), after, _PAGE)
-        if any(record.queue != QUEUE for record in page.records):
+    async for records in walk(store, Selector(), page=_PAGE):
+        if any(record.queue != QUEUE for record in records):
             return True
-        after = page.after
-        if after is None:
-            return False
+    return False
 
 
 async def _has_schedules(store: Backend) -> bool:

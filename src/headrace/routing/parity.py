@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from headrace.core.walks import walk
 from headrace.routing.moving import Moving
 from headrace.routing.passage import MOVING, Phase, Transfer
 from headrace.routing.shadow import KEPT, sampled, twin
@@ -52,10 +53,8 @@ async def compare(store: Moving, transfer: Transfer, most: int = 2_000) -> Parit
     since, upto = max(transfer.phase_at, now - KEPT + _SETTLES), now - _SETTLES
     checked = alike = missing = 0
     examples: list[str] = []
-    after: str | None = None
-    while checked < most:
-        page = await store.old.scan(Selector(), after, _PAGE)
-        chosen = [one for one in page.records if since <= one.enqueued_at <= upto]
+    async for records in walk(store.old, Selector(), page=_PAGE):
+        chosen = [one for one in records if since <= one.enqueued_at <= upto]
         chosen = [one for one in chosen if sampled(one.id, transfer.share) and not one.epoch]
         jobs = await store.old.fetch([one.id for one in chosen], frozenset(SECTIONS))
         copies = await store.new.fetch([twin(one.id) for one in chosen], frozenset(SECTIONS))
@@ -66,8 +65,7 @@ async def compare(store: Moving, transfer: Transfer, most: int = 2_000) -> Parit
                 missing += copy is None
                 if copy is None or not _alike(job, copy):
                     examples.append(job.id.hex())
-        after = page.after
-        if after is None or (page.records and page.records[-1].enqueued_at < since):
+        if checked >= most or (records and records[-1].enqueued_at < since):
             break
     return Parity(
         checked=checked,

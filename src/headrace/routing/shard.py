@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, TypeVar
 
+from headrace.core.asking import Asking
 from headrace.core.backoff import Backoff
 from headrace.core.tasks import Tasks
 from headrace.errors import Unavailable
@@ -21,7 +21,6 @@ PATIENCE = 1.5
 """Seconds after which a shard that owes an answer is asked for the time. It has as long again to tell it."""
 OPENING = 10.0
 """Seconds within which it must open; after that it counts as away, and is opened as soon as it is there."""
-_PARTS = ("archive", "documents", "journal", "parts", "policies", "references", "tables", "ticks", "tracks")
 
 
 class Shard:
@@ -33,6 +32,7 @@ class Shard:
         """``came`` is called when it is open."""
         self.name = name
         self.store = store
+        self._asking = Asking(store, lambda _, call: self.ask(call))
         self.problem = ""
         """Why it is away; empty: it is not."""
         self._came = came
@@ -60,10 +60,7 @@ class Shard:
         await self.store.close()
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.store, name)
-        if name in _PARTS:
-            return None if found is None else _Part(self, found)
-        return _asked(self, found) if inspect.iscoroutinefunction(found) else found
+        return getattr(self._asking, name)
 
     async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer to a call, or ``Unavailable`` as soon as the store turns out to be away."""
@@ -140,22 +137,3 @@ class Shard:
                 self.problem = str(error)
         log.warning("shard %s is there again", self.name)
         self._came()
-
-
-class _Part:
-    """A capability of a shard."""
-
-    def __init__(self, shard: Shard, part: object) -> None:
-        self._shard = shard
-        self._part = part
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
-        return _asked(self._shard, found) if inspect.iscoroutinefunction(found) else found
-
-
-def _asked(shard: Shard, work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    async def asked(*args: Any, **options: Any) -> Any:
-        return await shard.ask(lambda: work(*args, **options))
-
-    return asked

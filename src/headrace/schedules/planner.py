@@ -16,6 +16,7 @@ from headrace.core.clock import Clock
 from headrace.core.config import PlannerSettings
 from headrace.core.durations import micros
 from headrace.core.events import Event, EventKind, Observers
+from headrace.core.slow_calls import timed
 from headrace.core.upkeep import Upkeep
 from headrace.errors import ConfigError, Unavailable
 from headrace.schedules.plan import SHORTEST, Definition, make_plan, unpack
@@ -139,7 +140,7 @@ class Planner:
         """Plan schedules of any share that nobody plans."""
         look = Look(self._look.limit)
         while True:
-            looked = await self._ticks.due(look, self._clock.stamp())
+            looked = await timed(self._observers, "due", self._ticks.due(look, self._clock.stamp()))
             long_ago = looked.now - _DESERTED * self._beat
             schedules = [
                 one
@@ -160,7 +161,7 @@ class Planner:
         fruitless = overdue = left = 0
         while fruitless < _FRUITLESS:
             look = replace(self._look, limit=self._look.limit + left)
-            looked = await self._ticks.due(look, self._clock.stamp())
+            looked = await timed(self._observers, "due", self._ticks.due(look, self._clock.stamp()))
             schedules = [one for one in looked.schedules if not self._is_for_others(one, looked.now)]
             left = len(looked.schedules) - len(schedules)
             if not schedules:
@@ -224,7 +225,7 @@ class Planner:
     async def _plan(self, schedules: Sequence[Schedule], plans: Sequence[Plan], now: int) -> bool:
         """Have the store carry out plans; returns whether it did any. A plan that it rejects is put off alone."""
         try:
-            answers = await self._ticks.plan(plans, self._clock.stamp())
+            answers = await timed(self._observers, "plan", self._ticks.plan(plans, self._clock.stamp()))
         except (Unavailable, ConfigError):
             raise
         except Exception:

@@ -89,7 +89,7 @@ class ScheduleQueries:
 
     async def get(self, name: str) -> ScheduleInfo:
         """One schedule. Raises ``ScheduleNotFound``."""
-        known = await self._known(await self._ticks(), name)
+        known = await self._known(name)
         return self._info(known)
 
     async def list(
@@ -97,17 +97,16 @@ class ScheduleQueries:
     ) -> Sequence[ScheduleInfo]:
         """Schedules by name: all, or those of a tenant (empty: of none) or a queue. ``after``: the last name seen."""
         check_whole(limit, "limit")
-        chosen = self._chosen(await self._ticks(), tenant, queue, after)
+        chosen = self._chosen(tenant, queue, after)
         return [self._info(one) async for one in _first(limit, chosen)]
 
     async def next(self, name: str, count: int = 5) -> Sequence[datetime]:
         """The next instants at which its jobs will be due, with jitter, including those that are planned already."""
         check_whole(count, "count")
-        ticks = await self._ticks()
         now = await self._now()
-        known = await self._known(ticks, name)
+        known = await self._known(name)
         definition = unpack(known.definition)
-        ahead = [one for one in await ticks.history(known.uid, None, _PAGE) if one.run_at > now]
+        ahead = [one for one in await self._history(known.uid, None, _PAGE) if one.run_at > now]
         states = await self._states(ahead)
         planned = [one.run_at for one in ahead if states.get(one.job) == JobState.AVAILABLE]
         left = count if definition.max_runs is None else min(count, max(0, definition.max_runs - known.runs))
@@ -119,9 +118,8 @@ class ScheduleQueries:
         """What became of its slots, the latest first. ``before``: the last slot of the page before."""
         check_whole(limit, "limit")
         earlier = None if before is None else aware(before, "before")
-        ticks = await self._ticks()
-        known = await self._known(ticks, name)
-        return await self._page(ticks, known.uid, earlier, limit)
+        known = await self._known(name)
+        return await self._page(known.uid, earlier, limit)
 
     # -- what is wrong
 
@@ -134,7 +132,7 @@ class ScheduleQueries:
         It reads schedules in pages of a hundred until it has found enough: all of them, if all are well.
         """
         check_whole(limit, "limit")
-        chosen = self._chosen(await self._ticks(), tenant, queue, after)
+        chosen = self._chosen(tenant, queue, after)
         now = await self._now()
         stale = (one async for one in chosen if self._staleness(one, now))
         return [self._info(one) async for one in _first(limit, stale)]
@@ -160,12 +158,11 @@ class ScheduleQueries:
         length, longer = micros(period, "period"), micros(slow, "slow") / 1e6
         if names and (tenant, queue, after) != (None, None, None):
             raise ConfigError("expected names, or tenant=, queue= and after=, got both")
-        ticks = await self._ticks()
-        chosen = self._named(ticks, names) if names else self._chosen(ticks, tenant, queue, after)
+        chosen = self._named(names) if names else self._chosen(tenant, queue, after)
         now = await self._now()
         found: list[ScheduleHealth] = []
         async for one in _first(limit, chosen):
-            read, complete = await self._since(ticks, one.uid, now - length, now)
+            read, complete = await self._since(one.uid, now - length, now)
             found.append(_health(one.name, self._staleness(one, now), read, longer, complete))
         return found
 
@@ -187,13 +184,13 @@ class ScheduleQueries:
         passed = slots(definition, definition.first(max(known.last_slot or 0, known.updated_at)), min(slot, now) - 1)
         return "silent" if len([*islice(passed, 2)]) == 2 else ""
 
-    async def _since(self, ticks: TickStore, uid: bytes, first: int, last: int) -> tuple[Sequence[TickInfo], bool]:
+    async def _since(self, uid: bytes, first: int, last: int) -> tuple[Sequence[TickInfo], bool]:
         """What became of slots between two instants, and whether these are all."""
         read: list[TickInfo] = []
         before = last + 1
         start = to_datetime(first)
         while len(read) < _MOST_READ:
-            page = await self._page(ticks, uid, before, _LONG_PAGE)
+            page = await self._page(uid, before, _LONG_PAGE)
             read += [one for one in page if one.slot >= start]
             if len(page) < _LONG_PAGE or page[-1].slot < start:
                 return read, True
@@ -203,8 +200,8 @@ class ScheduleQueries:
 
     # -- within
 
-    async def _page(self, ticks: TickStore, uid: bytes, before: int | None, limit: int) -> Sequence[TickInfo]:
-        page = await ticks.history(uid, before, limit)
+    async def _page(self, uid: bytes, before: int | None, limit: int) -> Sequence[TickInfo]:
+        page = await self._history(uid, before, limit)
         states = await self._states(page)
         return [tick_info(one, one.state or states.get(one.job, "")) for one in page]
 
@@ -236,30 +233,36 @@ class ScheduleQueries:
             raise ConfigError("this store does not keep schedules; SQLite, PostgreSQL and Valkey do")
         return backend.ticks
 
-    async def _find(self, ticks: TickStore, name: str) -> Schedule | None:
-        found = await ticks.find(ScheduleSelector(names=[check_name(name, "name")]))
-        return found[0] if found else None
+    async def _find(self, name: str) -> Schedule | None:
+        return (await self._stored([check_name(name, "name")])).get(name)
 
-    async def _known(self, ticks: TickStore, name: str) -> Schedule:
-        known = await self._find(ticks, name)
+    async def _stored(self, names: Sequence[str]) -> dict[str, Schedule]:
+        """Those that there are, by name."""
+        found = await (await self._ticks()).find(ScheduleSelector(names=names), None, len(names))
+        return {one.name: one for one in found}
+
+    async def _history(self, uid: bytes, before: int | None, limit: int) -> Sequence[Tick]:
+        return await (await self._ticks()).history(uid, before, limit)
+
+    async def _known(self, name: str) -> Schedule:
+        known = await self._find(name)
         if known is None:
             raise ScheduleNotFound(f"no schedule {shown(name)}: it never existed, or was deleted")
         return known
 
-    async def _named(self, ticks: TickStore, names: Sequence[str]) -> AsyncIterator[Schedule]:
+    async def _named(self, names: Sequence[str]) -> AsyncIterator[Schedule]:
         for name in names:
-            yield await self._known(ticks, name)
+            yield await self._known(name)
 
-    def _chosen(
-        self, ticks: TickStore, tenant: str | None, queue: str | None, after: str | None
-    ) -> AsyncIterator[Schedule]:
+    def _chosen(self, tenant: str | None, queue: str | None, after: str | None) -> AsyncIterator[Schedule]:
         sel = ScheduleSelector(
             tenant=None if tenant is None else check_name(tenant, "tenant", empty=True),
             queue=None if queue is None else check_name(queue, "queue"),
         )
-        return self._all(ticks, sel, None if after is None else check_name(after, "after"))
+        return self._all(sel, None if after is None else check_name(after, "after"))
 
-    async def _all(self, ticks: TickStore, sel: ScheduleSelector, after: str | None = None) -> AsyncIterator[Schedule]:
+    async def _all(self, sel: ScheduleSelector, after: str | None = None) -> AsyncIterator[Schedule]:
+        ticks = await self._ticks()
         while page := await ticks.find(sel, after, _PAGE):
             for one in page:
                 yield one

@@ -34,7 +34,6 @@ from headrace.schedules.spec import (
     template_of,
 )
 from headrace.seam.instants import to_datetime
-from headrace.seam.protocol import TickStore
 from headrace.seam.records import Cancel, Row, Selector
 from headrace.seam.ticks import BUCKETS, Drop, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.text import shown
@@ -79,13 +78,12 @@ class Schedules(ScheduleQueries):
         """Create a schedule, or give the one of that name a new definition. The rest stays: how far it is planned, its
         runs, its phase, and whether it is enabled."""
         name, row = self._checked(spec)
-        ticks = await self._ticks()
         for _ in range(_TRIES):
-            now, known = await self._caught_up(ticks, name)
+            now, known = await self._caught_up(name)
             wanted = self._wanted(spec, row, name, known, now)
             if known is not None and replace(wanted, look_at=known.look_at) == known:
                 return self._info(known)
-            if await self._save(ticks, wanted, known, now):
+            if await self._save(wanted, known, now):
                 return await self.get(name)
         raise self._contended(name)
 
@@ -96,24 +94,24 @@ class Schedules(ScheduleQueries):
         twice = next((name for name, times in Counter(name for _, name, _ in named).items() if times > 1), None)
         if twice is not None:
             raise ConfigError(f"expected each name once, got {shown(twice)} several times")
-        ticks = await self._ticks()
         found: list[ScheduleInfo] = []
         for start in range(0, len(named), _MANY):
             page = named[start : start + _MANY]
-            done = await self._put_page(ticks, page)
+            done = await self._put_page(page)
             for spec, name, _ in page:
                 if name not in done:  # it is overdue, or others change it at the same time
                     await self.put(spec)
             names = [name for _, name, _ in page]
-            stored = {one.name: one for one in await ticks.find(ScheduleSelector(names=names), None, len(names))}
+            stored = await self._stored(names)
             found += [self._info(stored[name]) if name in stored else await self.get(name) for name in names]
         return found
 
-    async def _put_page(self, ticks: TickStore, page: Sequence[tuple[Every | Cron, str, Row]]) -> set[str]:
+    async def _put_page(self, page: Sequence[tuple[Every | Cron, str, Row]]) -> set[str]:
         """Put schedules in one step, without those that must catch up first. Returns what is as it should be."""
         now = await self._now()
         names = [name for _, name, _ in page]
-        stored = {one.name: one for one in await ticks.find(ScheduleSelector(names=names), None, len(names))}
+        stored = await self._stored(names)
+        ticks = await self._ticks()
         done: set[str] = set()
         saves: list[Save] = []
         for spec, name, row in page:
@@ -197,16 +195,15 @@ class Schedules(ScheduleQueries):
         the name. Slots that are planned already stay; an interval keeps its phase. ``dynamic_interval=False``: no
         function sets its interval any more."""
         dynamic = self._wanted_dynamic(name, changes)
-        ticks = await self._ticks()
         for _ in range(_TRIES):
-            now, known = await self._known_and_caught_up(ticks, name)
+            now, known = await self._known_and_caught_up(name)
             before = unpack(known.definition)
             spec = changed(spec_of(before, known.plan_priority), changes)
             definition = define(spec, before.template, _anchor(before, spec, known, now))
             definition = replace(definition, dynamic_interval=before.dynamic_interval if dynamic is None else dynamic)
             slot = self._next_slot(before, definition, known, now)
             wanted = replace(known, plan_priority=spec.plan_priority, **self._planned(known, definition, slot))
-            if await self._save(ticks, wanted, known, now):
+            if await self._save(wanted, known, now):
                 return await self.get(name)
         raise self._contended(name)
 
@@ -223,76 +220,72 @@ class Schedules(ScheduleQueries):
 
     async def enable(self, name: str) -> ScheduleInfo:
         """Fire again, from the next slot on. Slots that came while it was disabled do not fire."""
-        ticks = await self._ticks()
         for _ in range(_TRIES):
             now = await self._now()
-            known = await self._known(ticks, name)
+            known = await self._known(name)
             if known.enabled:
                 return self._info(known)
             definition = unpack(known.definition)
             slot = definition.first(max(now, known.last_slot or now))
             wanted = replace(known, enabled=True, **self._planned(known, definition, slot))
-            if await self._save(ticks, wanted, known, now):
+            if await self._save(wanted, known, now):
                 return await self.get(name)
         raise self._contended(name)
 
     async def disable(self, name: str, *, cancel_pending: bool = False) -> ScheduleInfo:
         """Stop firing. Jobs of slots that are planned already still run; with ``cancel_pending``, those that have not
         started are cancelled. Their slots count as fired and do not fire again."""
-        ticks = await self._ticks()
         for _ in range(_TRIES):
-            _, known = await self._known_and_caught_up(ticks, name)
-            if await self._stop(ticks, known):
+            _, known = await self._known_and_caught_up(name)
+            if await self._stop(known):
                 if cancel_pending:
-                    await self._cancel_pending(ticks, known.uid)
+                    await self._cancel_pending(known.uid)
                 return await self.get(name)
         raise self._contended(name)
 
-    async def _stop(self, ticks: TickStore, known: Schedule) -> bool:
+    async def _stop(self, known: Schedule) -> bool:
         if not known.enabled:
             return True
-        [saved] = await ticks.save([Save(replace(known, enabled=False), known.version)], self._stamp())
-        if saved:
+        stopped = await self._made(Save(replace(known, enabled=False), known.version))
+        if stopped:
             log.info("schedule %s: disabled", shown(known.name))
-        return saved
+        return stopped
 
     async def delete(self, name: str) -> None:
         """Delete the schedule, and cancel jobs of its slots that have not started. Raises ``ScheduleNotFound``."""
-        ticks = await self._ticks()
         for _ in range(_TRIES):
-            known = await self._known(ticks, name)
-            if await self._drop(ticks, known):
+            known = await self._known(name)
+            if await self._drop(known):
                 return
         raise self._contended(name)
 
     async def delete_tenant(self, tenant: str) -> int:
         """Delete all schedules of a tenant, as ``delete`` does; returns how many there were."""
         check_name(tenant, "tenant")
-        ticks = await self._ticks()
         count = 0
         for _ in range(_TRIES):
-            left = [one async for one in self._all(ticks, ScheduleSelector(tenant=tenant))]
+            left = [one async for one in self._all(ScheduleSelector(tenant=tenant))]
             if not left:
                 return count
             for known in left:
-                count += await self._drop(ticks, known)
+                count += await self._drop(known)
         raise self._contended(f"of tenant {tenant}")
 
-    async def _drop(self, ticks: TickStore, known: Schedule) -> bool:
+    async def _drop(self, known: Schedule) -> bool:
         """In steps that can be repeated after an interruption: disable it, cancel waiting jobs, remove it."""
-        if not await self._stop(ticks, known):
+        if not await self._stop(known):
             return False
-        await self._cancel_pending(ticks, known.uid)
-        [dropped] = await ticks.save([Drop(known.name, known.version + known.enabled)], self._stamp())
+        await self._cancel_pending(known.uid)
+        dropped = await self._made(Drop(known.name, known.version + known.enabled))
         if dropped:
             log.info("schedule %s: removed", shown(known.name))
         return dropped
 
-    async def _cancel_pending(self, ticks: TickStore, uid: bytes) -> None:
+    async def _cancel_pending(self, uid: bytes) -> None:
         """Cancel the waiting jobs of all slots in its history."""
         before: int | None = None
         waiting = frozenset((JobState.AVAILABLE,))
-        while page := await ticks.history(uid, before, _LONG_PAGE):
+        while page := await self._history(uid, before, _LONG_PAGE):
             before = page[-1].slot
             slots = {one.job: one.slot for one in page if one.job is not None}
             if not slots:
@@ -301,23 +294,23 @@ class Schedules(ScheduleQueries):
             altered = await self._owner.client.alter(sel, Cancel("schedule stopped"))
             gone = [slots[one.id] for one in altered if one.changed and one.after is JobState.CANCELLED]
             if gone:
-                await ticks.note([TickNote(uid, slot, JobState.CANCELLED.value, 0, 0) for slot in gone], self._stamp())
+                notes = [TickNote(uid, slot, JobState.CANCELLED.value, 0, 0) for slot in gone]
+                await (await self._ticks()).note(notes, self._stamp())
 
     # -- out of turn
 
     async def run(self, name: str) -> UUID:
         """Run its job once, now, in addition to its slots, even if one of them still runs (with ``overlap="queue"``:
         after that has ended). Returns the job's id."""
-        ticks = await self._ticks()
         for later in range(_TRIES):
             now = await self._now()
-            known = await self._known(ticks, name)
+            known = await self._known(name)
             definition = replace(unpack(known.definition), overlap=Overlap.ALLOW)
             slot = now + later
             if definition.following(slot - 1) == slot:
                 continue  # a slot of the schedule itself, which gets its own job
             extra = tick(known, definition, slot, now, now)
-            done = await self._plan(ticks, Plan(known.name, known.uid, None, [extra]))
+            done = await self._plan(Plan(known.name, known.uid, None, [extra]))
             if done and done[0] is not None and extra.row is not None:
                 return UUID(bytes=extra.row.id)
         raise self._contended(name)
@@ -331,15 +324,14 @@ class Schedules(ScheduleQueries):
         first, end = aware(since, "since"), None if until is None else aware(until, "until")
         if end is not None and end < first:
             raise ConfigError(f"until: expected an instant after since, got {until} before {since}")
-        ticks = await self._ticks()
-        now, known = await self._known_and_caught_up(ticks, name)
+        now, known = await self._known_and_caught_up(name)
         self._check_reach(known, first, now)
         definition = replace(unpack(known.definition), overlap=Overlap.ALLOW)
         last = now if end is None else min(now, end)
         every = list(islice(slots(definition, definition.first(first - 1), last), _MOST_BACKFILLED + 1))
         if len(every) > _MOST_BACKFILLED:
             raise ConfigError(f"expected at most {_MOST_BACKFILLED:,} slots at once, got more; name a shorter time")
-        fired, missed = await self._dealt_with(ticks, known.uid, first, last)
+        fired, missed = await self._dealt_with(known.uid, first, last)
         most = None if definition.max_runs is None else max(0, definition.max_runs - known.runs)
         left_out = [slot for slot in every if slot not in fired][:most]
         if dry_run:
@@ -352,7 +344,7 @@ class Schedules(ScheduleQueries):
             made_up = [tick(known, definition, slot, due + i, now) for i, slot in enumerate(page)]
             missed, left = split(missed, page, definition)
             plan = Plan(name, known.uid, None, sorted([*made_up, *left], key=lambda one: one.slot))
-            outcomes = await self._plan(ticks, plan)
+            outcomes = await self._plan(plan)
             if outcomes is None:
                 raise ScheduleNotFound(f"schedule {shown(name)} was deleted during the backfill")
             count += sum(outcome is TickOutcome.FIRED for outcome in outcomes)
@@ -366,14 +358,12 @@ class Schedules(ScheduleQueries):
             reach = to_datetime(oldest).isoformat(timespec="seconds")
             raise ConfigError(f"since: expected an instant after {reach}: its history does not reach back further")
 
-    async def _dealt_with(
-        self, ticks: TickStore, uid: bytes, first: int, last: int
-    ) -> tuple[set[int], Sequence[Stretch]]:
+    async def _dealt_with(self, uid: bytes, first: int, last: int) -> tuple[set[int], Sequence[Stretch]]:
         """Slots that have fired, and stretches of those that were missed, between two instants."""
         fired: set[int] = set()
         missed = []
         before = last + 1
-        while page := await ticks.history(uid, before, _PAGE):
+        while page := await self._history(uid, before, _PAGE):
             for one in page:
                 if one.outcome is TickOutcome.FIRED:
                     fired.add(one.slot)
@@ -390,11 +380,11 @@ class Schedules(ScheduleQueries):
     def _ahead(self) -> int:
         return micros(self._owner.client.settings.planner.ahead)
 
-    async def _caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule | None]:
+    async def _caught_up(self, name: str) -> tuple[int, Schedule | None]:
         """The store's clock, and the schedule without overdue slots: its old definition decides about those."""
         for _ in range(_MOST_PLANS):
             now = await self._now()
-            known = await self._find(ticks, name)
+            known = await self._find(name)
             if known is None or not known.enabled or known.look_at is None or known.look_at > now:
                 return now, known
             definition = unpack(known.definition)
@@ -403,31 +393,36 @@ class Schedules(ScheduleQueries):
             plan = make_plan(known, definition, now, self._ahead)
             if not plan.ticks:
                 return now, known
-            outcomes = await self._plan(ticks, plan, now)
+            outcomes = await self._plan(plan, now)
             warn_if_late(self._owner.client.observers, known, plan, outcomes or (), now)
         raise self._contended(name)
 
-    async def _plan(self, ticks: TickStore, plan: Plan, now: int | None = None) -> Sequence[TickOutcome | None] | None:
+    async def _plan(self, plan: Plan, now: int | None = None) -> Sequence[TickOutcome | None] | None:
         """Have the store carry out a plan, and report what it did; None: nothing."""
-        [outcomes] = await ticks.plan([plan], self._stamp())
+        [outcomes] = await (await self._ticks()).plan([plan], self._stamp())
         tell_ticks(self._owner.client.observers, plan, outcomes, now)
         return outcomes
 
-    async def _known_and_caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule]:
-        now, known = await self._caught_up(ticks, name)
-        return now, await self._known(ticks, name) if known is None else known
+    async def _known_and_caught_up(self, name: str) -> tuple[int, Schedule]:
+        now, known = await self._caught_up(name)
+        return now, await self._known(name) if known is None else known
 
-    async def _save(self, ticks: TickStore, wanted: Schedule, known: Schedule | None, now: int) -> bool:
+    async def _save(self, wanted: Schedule, known: Schedule | None, now: int) -> bool:
         """Save, and plan at once what is due before a planner may wake."""
         expect = 0 if known is None else known.version
-        [saved] = await ticks.save([Save(wanted, expect)], self._stamp())
+        saved = await self._made(Save(wanted, expect))
         if saved:
             what = "made" if known is None else "changed" if known.enabled else "enabled"
             log.info("schedule %s: %s", shown(wanted.name), what)
         plan = self._first_plan(Save(wanted, expect), now)
         if saved and plan is not None:
-            await self._plan(ticks, plan, now)
+            await self._plan(plan, now)
         return saved
+
+    async def _made(self, change: Save | Drop) -> bool:
+        """Make a change, unless the schedule has another version by now. Returns whether it was made."""
+        [made] = await (await self._ticks()).save([change], self._stamp())
+        return made
 
     def _contended(self, name: str) -> Unavailable:
         return Unavailable(f"others keep changing schedule {shown(name)}; try again")

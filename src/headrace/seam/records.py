@@ -591,11 +591,22 @@ class QueueStats(Struct, frozen=True):
     """How long the longest-waiting due job has been due; jobs that wait to be called in their group do not count."""
     paused_until: int | None = None
     """When the pause ends by itself; None: it does not, or there is none."""
+    next_due_in: int | None = None
+    """How long until the first of those that are scheduled is due; None: none is."""
 
     @property
     def due(self) -> int:
         """How many are due and wait for a worker, or to be called in their group."""
         return max(0, self.available - self.scheduled)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Its numbers of jobs, by name; those that are scheduled are also available."""
+        return {name: getattr(self, name) for name in COUNTS}
+
+
+COUNTS = ("available", "scheduled", "running", "jobs_paused", "completed", "cancelled", "failed")
+"""The numbers of jobs of a queue."""
 
 
 class WorkerStats(Struct, frozen=True):

@@ -18,14 +18,16 @@ class Usage(Struct, frozen=True):
     volume."""
     parts: dict[str, int] = {}
     """More for people: ``free`` bytes that can be used again, ``wal`` bytes, ``dead_tuples``, and the ``reserve``,
-    which does not count as used."""
+    which does not count as used. And signs of pressure on a server: how many ``commits`` or ``commands`` there were so
+    far, how many ``archive_failures``, and whether what it saves could not be written (``save_failed``)."""
 
 
 class MeasureUsage(Protocol):
     """Measures a store. The cost does not depend on how many jobs there are."""
 
     async def __call__(self) -> Usage:
-        """How many bytes the store takes up now, roughly. Of several servers, the fullest one."""
+        """How many bytes the store takes up now, roughly. Of several servers, the fullest one. Jobs that fill room
+        which others left may count some seconds later."""
 
 
 class KeepReserve(Protocol):

@@ -102,10 +102,10 @@ def web_app(
     """The whole app. It can be mounted in another one, under any prefix."""
     api = [*Reading(admin, tokens, writes=settings.writes).routes(), *Writing(admin).routes()]
 
-    async def alerts(request: Request) -> Response:
-        return answer(await live.firing())
-
-    api.append(ApiRoute("GET", "/api/v1/alerts", alerts, "Alerts that are on, worst first.", list[Firing]))
+    alerts = ApiRoute(
+        "GET", "/api/v1/alerts", lambda _: live.firing(), "Alerts that are on, worst first.", list[Firing]
+    )
+    api.append(alerts)
     document = describe(api)
 
     async def openapi(request: Request) -> Response:
@@ -123,7 +123,10 @@ def web_app(
 
 
 def _api_route(route: ApiRoute) -> Route:
-    return _route(route.method, route.path, route.endpoint, route.role)
+    async def endpoint(request: Request) -> Response:
+        return answer(await route.value(request))
+
+    return _route(route.method, route.path, endpoint, route.role)
 
 
 def _route(method: str, path: str, endpoint: Endpoint, role: Role) -> Route:

@@ -27,7 +27,7 @@ class Mounted:
     """
 
     def __init__(self, target: App | Queue[Any, Any], settings: HttpSettings | None = None) -> None:
-        client = target.client.twin()
+        client = target.client.sibling()
         self._site = Site(client, settings or client.settings.http, target.client.alert_hooks)
         self._vitals = StoreVitals(client)
         self._app = self._site.app(self._vitals, None, EventCounts(), None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import Response
 
 from headrace.admin import views
 from headrace.admin.admin import Admin
@@ -15,7 +14,7 @@ from headrace.core.validation import check_limit
 from headrace.errors import ConfigError, JobNotFound
 from headrace.seam.records import JobKey
 from headrace.text import shown
-from headrace.web.answers import Endpoint, answer, principal
+from headrace.web.answers import principal
 from headrace.web.tokens import Role, Tokens
 
 _MOST = 500
@@ -35,7 +34,8 @@ class ApiRoute(Struct, frozen=True):
 
     method: str
     path: str
-    endpoint: Endpoint
+    value: Callable[[Request], Awaitable[Any]]
+    """What it answers with."""
     words: str
     answers: Any
     role: Role = Role.VIEWER
@@ -67,57 +67,50 @@ class Reading:
 
     def routes(self) -> list[ApiRoute]:
         """All of them."""
-        page = [FILTER, _AFTER, _LIMIT]
+        admin, page = self._admin, [FILTER, _AFTER, _LIMIT]
         by_key = [Parameter("queue", "Its queue", True), Parameter("key", "Its key", True)]
         return [
             ApiRoute("GET", "/api/v1/session", self.session, "Who asks.", Session, Role.PROBE),
-            ApiRoute("GET", "/api/v1/overview", self.overview, "The store in numbers.", views.Overview),
-            ApiRoute("GET", "/api/v1/queues", self.queues, "All queues.", list[views.QueueView]),
+            ApiRoute("GET", "/api/v1/overview", lambda _: admin.overview(), "The store in numbers.", views.Overview),
+            ApiRoute("GET", "/api/v1/queues", lambda _: admin.queues(), "All queues.", list[views.QueueView]),
             ApiRoute("GET", "/api/v1/queues/{queue:path}", self.queue, "One queue.", views.QueueView),
-            ApiRoute("GET", "/api/v1/workers", self.workers, "Workers that are alive.", list[views.WorkerView]),
+            ApiRoute(
+                "GET", "/api/v1/workers", lambda _: admin.workers(), "Workers that are alive.", list[views.WorkerView]
+            ),
             ApiRoute("GET", "/api/v1/jobs", self.jobs, "Jobs, newest first.", views.JobPage, parameters=page),
             ApiRoute("GET", "/api/v1/count", self.count, "How many jobs.", views.JobCount, parameters=[FILTER]),
             ApiRoute("GET", "/api/v1/job", self.job_by_key, "A job by its key.", views.JobDetails, parameters=by_key),
             ApiRoute("GET", "/api/v1/jobs/{id}", self.job, "Everything about a job.", views.JobDetails),
         ]
 
-    async def session(self, request: Request) -> Response:
+    async def session(self, request: Request) -> Session:
         who = principal(request)
         await self._tokens.agree()
-        return answer(Session(who.name, who.role, self._writes, self._tokens.csrf(who)))
+        return Session(who.name, who.role, self._writes, self._tokens.csrf(who))
 
-    async def overview(self, request: Request) -> Response:
-        return answer(await self._admin.overview())
-
-    async def queues(self, request: Request) -> Response:
-        return answer(await self._admin.queues())
-
-    async def queue(self, request: Request) -> Response:
+    async def queue(self, request: Request) -> views.QueueView:
         name = request.path_params["queue"]
         found = await self._admin.queues(name)
         if not found:
             raise JobNotFound(f"no queue {shown(name)} has jobs, or is paused")
-        return answer(found[0])
+        return found[0]
 
-    async def workers(self, request: Request) -> Response:
-        return answer(await self._admin.workers())
-
-    async def jobs(self, request: Request) -> Response:
+    async def jobs(self, request: Request) -> views.JobPage:
         query = request.query_params
         limit = min(_MOST, check_limit(whole(query.get("limit", "50"), "limit")))
-        return answer(await self._admin.jobs(query.get("filter", ""), query.get("after"), limit))
+        return await self._admin.jobs(query.get("filter", ""), query.get("after"), limit)
 
-    async def count(self, request: Request) -> Response:
-        return answer(await self._admin.count(request.query_params.get("filter", "")))
+    async def count(self, request: Request) -> views.JobCount:
+        return await self._admin.count(request.query_params.get("filter", ""))
 
-    async def job(self, request: Request) -> Response:
-        return answer(await self._admin.job(request.path_params["id"]))
+    async def job(self, request: Request) -> views.JobDetails:
+        return await self._admin.job(request.path_params["id"])
 
-    async def job_by_key(self, request: Request) -> Response:
+    async def job_by_key(self, request: Request) -> views.JobDetails:
         query = request.query_params
         if "queue" not in query or "key" not in query:
             raise ConfigError("expected queue and key in the query")
-        return answer(await self._admin.job(JobKey(query["queue"], query["key"])))
+        return await self._admin.job(JobKey(query["queue"], query["key"]))
 
 
 def whole(text: str, name: str) -> int:

@@ -175,7 +175,7 @@ class HttpThread:
     async def start(self) -> None:
         """Called on the worker's loop. Raises ``ConfigError`` if it cannot listen."""
         client = self._target.client
-        self._site = Site(client.twin(), self._settings, client.alert_hooks)
+        self._site = Site(client.sibling(), self._settings, client.alert_hooks)
         self.address, self._socket = listen(self._settings, protected=bool(self._site.tokens))
         self._meter = client.observers.measure(client.clock)
         client.observers.add(self._counts, routine=False)

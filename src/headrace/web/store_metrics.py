@@ -15,7 +15,7 @@ from headrace.core.upkeep import MOST, OTHER, capped
 from headrace.errors import HeadraceError
 from headrace.keeping.budget import usage_of
 from headrace.keeping.waiting_ends import NOTHING, WaitingEnds, look_at_ended
-from headrace.seam.records import QueueStats, Stats, WorkerStats
+from headrace.seam.records import COUNTS, QueueStats, Stats, WorkerStats
 from headrace.seam.usage import Usage
 from headrace.web.families import gauge, pairs
 
@@ -82,7 +82,7 @@ def of_store(
     yield gauge("kept_records", "Ended jobs, ticks and keys that are kept.", ["class"], kept)
     yield gauge("backend_bytes", "Bytes of the store, where it can tell.", ["backend"], [((backend,), usage.used)])
     parts = [((backend, part), number) for part, number in usage.parts.items()]
-    words = "More about that: bytes that are free, logged or kept aside, and dead tuples, as far as the store has them."
+    words = "More about that: bytes that are free, logged or kept aside, commits, failed backups, if it has them."
     yield gauge("backend_part", words, ["backend", "part"], parts)
     yield gauge("workers", "Workers that are alive.", [], [((), len(stats.workers))])
     yield from _of_workers(stats.workers)
@@ -117,8 +117,7 @@ def _largest(queues: list[QueueStats]) -> list[QueueStats]:
     named = [queue for queue in ranked[: MOST - 1] if queue.queue != OTHER]
     names = {queue.queue for queue in named}
     rest = [queue for queue in ranked if queue.queue not in names]
-    fields = ("available", "scheduled", "running", "jobs_paused", "completed", "cancelled", "failed")
-    sums = {name: sum(getattr(queue, name) for queue in rest) for name in fields}
+    sums = {name: sum(getattr(queue, name) for queue in rest) for name in COUNTS}
     oldest = max((queue.oldest_due_age or 0 for queue in rest), default=0)
     return [*named, QueueStats(OTHER, oldest_due_age=oldest or None, **sums)]
 

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import Response
 
 from headrace.admin import views
 from headrace.admin.admin import Admin
@@ -15,7 +14,7 @@ from headrace.admin.audit import AuditEntry
 from headrace.admin.operations import PACE, Operation
 from headrace.errors import ConfigError
 from headrace.text import shown
-from headrace.web.answers import answer, principal
+from headrace.web.answers import principal
 from headrace.web.routes import ApiRoute, Parameter, whole
 from headrace.web.tokens import Role
 
@@ -60,7 +59,7 @@ class Writing:
         op, queue, operator = "/api/v1/operations", "/api/v1/queues/{queue:path}", Role.OPERATOR
         return [
             ApiRoute("GET", "/api/v1/audit", self.audit, "Who did what.", list[AuditEntry], parameters=page),
-            ApiRoute("GET", op, self.operations, "Bulk operations, newest first.", list[Operation]),
+            ApiRoute("GET", op, lambda _: self._admin.operations(), "Bulk operations, newest first.", list[Operation]),
             ApiRoute("GET", f"{op}/{{id}}", self.operation, "A bulk operation.", Operation),
             ApiRoute("POST", op, self.submit, "Start one.", Operation, operator, body=SubmitOperation),
             ApiRoute("POST", f"{op}/{{id}}/cancel", self.cancel, "Stop one.", Operation, operator),
@@ -80,20 +79,17 @@ class Writing:
             ),
         ]  # fmt: skip
 
-    async def audit(self, request: Request) -> Response:
+    async def audit(self, request: Request) -> list[AuditEntry]:
         query = request.query_params
         before = None if "before" not in query else whole(query["before"], "before")
-        return answer(await self._admin.audit.entries(before, min(500, whole(query.get("limit", "100"), "limit"))))
+        return await self._admin.audit.entries(before, min(500, whole(query.get("limit", "100"), "limit")))
 
-    async def operations(self, request: Request) -> Response:
-        return answer(await self._admin.operations())
+    async def operation(self, request: Request) -> Operation:
+        return await self._admin.operation(request.path_params["id"])
 
-    async def operation(self, request: Request) -> Response:
-        return answer(await self._admin.operation(request.path_params["id"]))
-
-    async def submit(self, request: Request) -> Response:
+    async def submit(self, request: Request) -> Operation:
         given = await _body(request, SubmitOperation)
-        found = await self._admin.submit(
+        return await self._admin.submit(
             given.filter,
             given.action,
             given.argument,
@@ -101,34 +97,33 @@ class Writing:
             pace=given.pace,
             actor=principal(request).name,
         )
-        return answer(found)
 
-    async def cancel(self, request: Request) -> Response:
+    async def cancel(self, request: Request) -> Operation:
         who = principal(request).name
-        return answer(await self._admin.cancel_operation(request.path_params["id"], actor=who))
+        return await self._admin.cancel_operation(request.path_params["id"], actor=who)
 
-    async def change(self, request: Request) -> Response:
+    async def change(self, request: Request) -> list[views.Changed]:
         given = await _body(request, ChangeJobs)
         who = principal(request).name
-        return answer(await self._admin.change(given.ids, given.action, given.argument, actor=who))
+        return await self._admin.change(given.ids, given.action, given.argument, actor=who)
 
-    async def reveal(self, request: Request) -> Response:
+    async def reveal(self, request: Request) -> views.JobDetails:
         who = principal(request).name
-        return answer(await self._admin.job(request.path_params["id"], reveal=True, actor=who))
+        return await self._admin.job(request.path_params["id"], reveal=True, actor=who)
 
-    async def pause(self, request: Request) -> Response:
+    async def pause(self, request: Request) -> views.QueueView | None:
         given, queue = await _body(request, PauseQueue), request.path_params["queue"]
         who = principal(request).name
         await self._admin.pause_queue(queue, given.lasts, tenant=given.tenant, task=given.task, actor=who)
         return await self._queue(queue)
 
-    async def resume(self, request: Request) -> Response:
+    async def resume(self, request: Request) -> views.QueueView | None:
         given, queue = await _body(request, PauseQueue), request.path_params["queue"]
         await self._admin.resume_queue(queue, tenant=given.tenant, task=given.task, actor=principal(request).name)
         return await self._queue(queue)
 
-    async def _queue(self, queue: str) -> Response:
-        return answer(next(iter(await self._admin.queues(queue)), None))
+    async def _queue(self, queue: str) -> views.QueueView | None:
+        return next(iter(await self._admin.queues(queue)), None)
 
 
 async def _body(request: Request, kind: type[T]) -> T:

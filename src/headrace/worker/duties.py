@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.core.durations import micros
 from headrace.core.upkeep import VAULT
@@ -18,7 +18,6 @@ from headrace.limits.tenant_pauses import TenantPauses
 from headrace.payloads.object_url import parse
 from headrace.payloads.objects import Objects
 from headrace.schedules.planner import IntervalFunction, Planner
-from headrace.seam.records import Hint
 from headrace.tracking.planner import MakeRow, TrackPlanner
 from headrace.vault.archiver import Archiver
 from headrace.worker.exchange import Exchange
@@ -31,6 +30,12 @@ SCHEDULES = "schedules:all"
 """The topic of changes to schedules."""
 
 log = logging.getLogger("headrace")
+
+_Step = Callable[[], Coroutine[Any, Any, object]]
+
+
+class _Duty(Protocol):
+    async def run(self) -> None: ...
 
 
 class Duties:
@@ -101,33 +106,34 @@ class Duties:
             log.warning("tenants that are paused in all queues may run in those of this worker: %s", error)
         return True
 
-    def start(self, group: asyncio.TaskGroup, *, at_once: bool = False) -> list[asyncio.Task[None]]:
-        """Do them until the tasks are cancelled. ``at_once``: what is reaped is due right away."""
-        duties = [group.create_task(self._exchange.notes.run(), name="headrace-notes")]
-        duties.append(group.create_task(self._prepare_again(), name="headrace-pauses"))
-        duties.append(group.create_task(self.reaper.run(at_once=at_once), name="headrace-reaper"))
-        if not self._guest:
-            duties.append(group.create_task(self._retention.run(), name="headrace-retention"))
-            if self._object_keeper is not None:
-                duties.append(group.create_task(self._object_keeper.run(), name="headrace-objects"))
-            watching = self._budget.run(self._exchange.rng, self._exchange.outage.out_of_room)
-            duties.append(group.create_task(watching, name="headrace-budget"))
-            if self._archiver is not None:
-                duties.append(group.create_task(self._archiver.run(), name="headrace-archiver"))
-            if self._reseal_duty is not None:
-                duties.append(group.create_task(self._reseal_duty.run(), name="headrace-reseal"))
-        if self.planner is not None:
-            duties.append(group.create_task(self.planner.run(), name="headrace-planner"))
-        if self.tracks is not None:
-            duties.append(group.create_task(self.tracks.run(), name="headrace-tracks"))
-        more = [] if self.planner is None else [SCHEDULES]
-        hearing = self._exchange.hear(more, self._hear, self._look)
-        duties.append(group.create_task(hearing, name="headrace-listener"))
-        return duties
+    async def beside(self, work: _Step, wind_down: _Step, *, at_once: bool = False) -> None:
+        """Do them while ``work`` goes on. Then end them, wind down, and rest. ``at_once``: what is reaped is due right
+        away."""
+        async with asyncio.TaskGroup() as group:
+            self._exchange.carry(group)
+            duties = self._start(group, at_once)
+            await work()
+            for duty in duties:
+                duty.cancel()
+            await wind_down()
+            await self._exchange.rest()
 
-    def _hear(self, hint: Hint) -> None:
-        if self.planner is not None:
-            self.planner.wake()
+    def _start(self, group: asyncio.TaskGroup, at_once: bool) -> list[asyncio.Task[None]]:
+        exchange = self._exchange
+        topics = [] if self.planner is None else [SCHEDULES]
+        duties: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "notes": exchange.notes.run,
+            "pauses": self._prepare_again,
+            "reaper": partial(self.reaper.run, at_once=at_once),
+            "listener": partial(exchange.hear, topics, lambda hint: self._look(), self._look),
+        }
+        others: dict[str, _Duty | None] = {"planner": self.planner, "tracks": self.tracks}
+        if not self._guest:
+            duties["retention"] = self._retention.run
+            duties["budget"] = partial(self._budget.run, exchange.rng, exchange.outage.out_of_room)
+            others |= {"objects": self._object_keeper, "archiver": self._archiver, "reseal": self._reseal_duty}
+        duties |= {name: one.run for name, one in others.items() if one is not None}
+        return [group.create_task(run(), name=f"headrace-{name}") for name, run in duties.items()]
 
     def _look(self) -> None:
         if self.planner is not None:

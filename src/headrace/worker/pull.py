@@ -151,14 +151,7 @@ class Pull:
         await self._duties.prepare()
         exchange.start()
         try:
-            async with asyncio.TaskGroup() as group:
-                exchange.carry(group)
-                duties = self._duties.start(group)
-                await self._closing.wait()
-                for duty in duties:
-                    duty.cancel()
-                await self._wind_down()
-                await exchange.rest()
+            await self._duties.beside(self._closing.wait, self._wind_down)
         except (Exception, asyncio.CancelledError) as error:
             await self._take_no_more()
             self._takers.fail(cause(error))

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from headrace.core.alerts import moment
 from headrace.core.progress import pack_progress
+from headrace.core.slow_calls import took
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Beat, JobId, Renewed
@@ -172,8 +174,12 @@ class Renewer:
             log.info("cannot remove the worker from the list of workers; its entry expires by itself")
 
     async def _ask(self, backend: Backend, beat: Beat) -> Renewed:
-        async with asyncio.timeout(self.timeout):
-            return await backend.renew(beat, self._kit.clock.stamp())
+        began = moment()
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await backend.renew(beat, self._kit.clock.stamp())
+        finally:
+            self._call_home(partial(took, self._kit.observers, "renew", moment() - began))
 
     @property
     def _lease_micros(self) -> int:

@@ -188,14 +188,7 @@ class Worker:
         await self._duties.prepare()
         exchange.start()
         try:
-            async with asyncio.TaskGroup() as group:
-                exchange.carry(group)
-                duties = self._duties.start(group, at_once=burst)
-                await self._until_stopped()
-                for duty in duties:
-                    duty.cancel()
-                await self._wind_down()
-                await exchange.rest()
+            await self._duties.beside(self._until_stopped, self._wind_down, at_once=burst)
         except (Exception, asyncio.CancelledError) as error:
             await self._take_no_more()
             self._runner.give_back()

@@ -88,6 +88,12 @@ class Agenda(Generic[Name, Position]):
             return len(self.positions)
         return sum(position > now for position in self.positions.values())
 
+    def first_after(self, now: Position) -> Position | None:
+        """The first position that is still to come."""
+        if (first := self.first()) is None or first > now:
+            return first
+        return min((position for position in self.positions.values() if position > now), default=None)
+
     def _tidy(self) -> None:
         if len(self._heap) > 2 * len(self.positions):
             self._heap = [(position, name) for name, position in self.positions.items()]

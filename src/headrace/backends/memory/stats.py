@@ -35,7 +35,8 @@ def _queue(store: MemoryStore, queue: str, now: int) -> QueueStats:
     oldest = store.oldest(queue)
     until = store.paused_queues.get(queue, 0)
     age = now - oldest if oldest is not None and oldest <= now else None
+    later = store.next_after(queue, now)
     return QueueStats(
         queue, until > now, available, store.scheduled(queue, now), running, paused, completed, cancelled,
-        failed, age, until if now < until < FOREVER else None,
+        failed, age, until if now < until < FOREVER else None, None if later is None else later - now,
     )  # fmt: skip

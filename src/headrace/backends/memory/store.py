@@ -364,6 +364,11 @@ class MemoryStore:
         """How many available jobs are not due yet."""
         return sum(lane.delayed.count_after(now) for lane in self._lanes(queue))
 
+    def next_after(self, queue: str, now: int) -> int | None:
+        """When the first of them is due."""
+        firsts = (lane.delayed.first_after(now) for lane in self._lanes(queue))
+        return min((run_at for run_at in firsts if run_at is not None), default=None)
+
     def _lanes(self, queue: str) -> Iterator[Lane]:
         if queue in self.turns:
             for tenant in self.turns[queue].tenants.values():

@@ -10,18 +10,7 @@ from psycopg import AsyncConnection, Connection, adapters
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
 
-from headrace.backends.postgres.composites import (
-    BIGINT,
-    BOOLEAN,
-    BYTEA,
-    INTEGER,
-    SMALLINT,
-    TEXT,
-    UUID,
-    Kind,
-    Rows,
-    numbered,
-)
+from headrace.backends.postgres import composites as c
 from headrace.seam.records import JobId
 
 _HEADER = Struct("!iiiii").pack
@@ -37,7 +26,7 @@ MakeArray = Callable[[Sequence[T]], Array]
 _DUMPERS: dict[type[Array], type[Dumper]] = {}
 
 
-def _array(kind: Kind, join: Callable[[Sequence[Any]], bytes] | None = None) -> MakeArray[Any]:
+def _array(kind: c.Kind, join: Callable[[Sequence[Any]], bytes] | None = None) -> MakeArray[Any]:
     """``join`` makes the elements of many values, where that is faster than one by one."""
     type_ = adapters.types[kind.name]
     oid, bare = type_.oid, kind.bare
@@ -71,13 +60,13 @@ def _dumper(array_oid: int) -> type[Dumper]:
 
 
 _SIXTEEN = b"\0\0\0\x10"
-uuids: MakeArray[JobId] = _array(UUID, lambda ids: _SIXTEEN + _SIXTEEN.join(ids))
-smallints: MakeArray[int | None] = _array(SMALLINT)
-integers: MakeArray[int | None] = _array(INTEGER)
-bigints: MakeArray[int | None] = _array(BIGINT)
-texts: MakeArray[str | None] = _array(TEXT)
-byteas: MakeArray[bytes | None] = _array(BYTEA)
-booleans: MakeArray[bool] = _array(BOOLEAN)
+uuids: MakeArray[JobId] = _array(c.UUID, lambda ids: _SIXTEEN + _SIXTEEN.join(ids))
+smallints: MakeArray[int | None] = _array(c.SMALLINT)
+integers: MakeArray[int | None] = _array(c.INTEGER)
+bigints: MakeArray[int | None] = _array(c.BIGINT)
+texts: MakeArray[str | None] = _array(c.TEXT)
+byteas: MakeArray[bytes | None] = _array(c.BYTEA)
+booleans: MakeArray[bool] = _array(c.BOOLEAN)
 
 
 class _RawId(Loader):
@@ -93,8 +82,8 @@ def _rows_dumper(types: Mapping[str, int]) -> type[Dumper]:
     class Numbered(Dumper):
         format = Format.BINARY
 
-        def dump(self, obj: Rows) -> Buffer:
-            return numbered(obj, types[obj.type])
+        def dump(self, obj: c.Rows) -> Buffer:
+            return c.numbered(obj, types[obj.type])
 
     return Numbered
 
@@ -103,5 +92,5 @@ def register(connection: Connection[object] | AsyncConnection[object], types: Ma
     """Teach a connection these types; ``types`` are the server's numbers of the composite ones, by name."""
     for array, dumper in _DUMPERS.items():
         connection.adapters.register_dumper(array, dumper)
-    connection.adapters.register_dumper(Rows, _rows_dumper(types))
+    connection.adapters.register_dumper(c.Rows, _rows_dumper(types))
     connection.adapters.register_loader("uuid", _RawId)

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
-import msgspec
+from msgspec.structs import replace
 from psycopg import DataError, IntegrityError, sql
 from psycopg.errors import DatatypeMismatch, UniqueViolation
 
@@ -22,13 +22,22 @@ from headrace.backends.changes import arguments
 from headrace.backends.claims import ClaimParts
 from headrace.backends.detours import Detours
 from headrace.backends.listed_workers import claiming_from
-from headrace.backends.portions import Costs, Portions, of_selection
+from headrace.backends.portions import Costs, Portions, of_selection, step_by_step
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.archive import PostgresEnds, PostgresRemovals
 from headrace.backends.postgres.arrays import Array, bigints, byteas, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import COLUMNS, Bulk
-from headrace.backends.postgres.checks import SETTINGS, Fact, commits, transport
+from headrace.backends.postgres.checks import (
+    EXTENSION,
+    LONG,
+    SETTINGS,
+    STATEMENTS,
+    Fact,
+    commits,
+    slow_calls,
+    transport,
+)
 from headrace.backends.postgres.composites import ALL_SECTIONS, mask
 from headrace.backends.postgres.connections import Connections, Then
 from headrace.backends.postgres.crowd import Crowd
@@ -50,7 +59,7 @@ from headrace.backends.postgres.transfers import PostgresTransfers
 from headrace.backends.postgres.translate import allowed
 from headrace.backends.refusal import NotLetIn, NotThere
 from headrace.backends.states import CODES, STATES
-from headrace.errors import BackendError, ConfigError, SchemaMismatch
+from headrace.errors import BackendError, ConfigError, HeadraceError, SchemaMismatch
 from headrace.seam import records as r
 from headrace.seam.protocol import Left
 from headrace.seam.usage import Usage
@@ -69,7 +78,7 @@ _CLAIMABLE = (r.InsertStatus.NEW, r.InsertStatus.REPLACED)
 _FULL = 4
 _LEFT, _NOT_PLAIN = b"\0\2", b"\0\3"
 """Answers of ``insert_one_v1``."""
-_COSTS = Costs(row=8, key=45, inbox=4, group=60, tenant=8, queue=130, completed=230, settled=230)
+_COSTS = Costs(row=8, key=45, inbox=4, group=60, tenant=8, queue=130, completed=230, settled=230, early=300)
 _CHANGED = 40
 """Jobs that one statement changes or takes back: one by one, as each may concern a key, a group and a tenant, and so
 takes up to a millisecond."""
@@ -208,7 +217,18 @@ class PostgresBackend:
         if not self._opened:
             return transport(self._connections.in_clear)
         [[commit, fsync, standbys]] = await self._connections.rows(SETTINGS)
-        return [*transport(self._connections.in_clear), commits(commit, fsync, standbys)]
+        told = commits(commit, fsync, standbys)
+        return [*transport(self._connections.in_clear), told, *slow_calls(await self._slow_calls())]
+
+    async def _slow_calls(self) -> list[Any]:
+        """Where the server counts statements, and this role may see what it counted."""
+        for [place] in await self._connections.rows(EXTENSION):
+            schema = self._schema.replace('"', '""').replace("'", "''").replace("%", "%%")
+            try:
+                return await self._connections.rows(STATEMENTS.format(place=place, schema=schema, long=LONG))
+            except HeadraceError as error:
+                log.debug("cannot read pg_stat_statements: %s", error)
+        return []
 
     async def close(self) -> None:
         if self._opened:
@@ -392,12 +412,7 @@ class PostgresBackend:
         return r.Renewed(lost, cancels or (), paused or (), busy, mine, bool(overdue))
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
-        reaped: list[r.Reaped] = []
-        while (left := req.limit - len(reaped)) > 0:
-            reaped += (some := await self._reap(msgspec.structs.replace(req, limit=min(left, _CHANGED)), at))
-            if len(some) < _CHANGED:
-                break
-        return reaped
+        return await step_by_step(req.limit, _CHANGED, lambda limit, _: self._reap(replace(req, limit=limit), at))
 
     async def _reap(self, req: r.Reap, at: r.Stamp) -> list[r.Reaped]:
         rows = await self._go_on("reap", at, req.limit, req.max_lost, req.spread, req.holder, req.gap, req.steady)
@@ -408,14 +423,12 @@ class PostgresBackend:
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         if sel.ids is not None or sel.keys is not None:
             return [one for some in of_selection(sel, _CHANGED) for one in await self._alter(some, change, at)]
-        altered: list[r.Altered] = []
-        while (left := sel.limit - len(altered)) > 0:
-            above = altered[-1].id if altered else sel.above
-            some = msgspec.structs.replace(sel, above=above, limit=min(left, _CHANGED))
-            altered += (found := await self._alter(some, change, at))
-            if len(found) < _CHANGED:
-                break
-        return altered
+
+        async def alter(limit: int, before: list[r.Altered]) -> list[r.Altered]:
+            above = before[-1].id if before else sel.above
+            return await self._alter(replace(sel, above=above, limit=limit), change, at)
+
+        return await step_by_step(sel.limit, _CHANGED, alter)
 
     async def _alter(self, sel: r.Selector, change: r.Change, at: r.Stamp) -> list[r.Altered]:
         kind, text, number = arguments(change)
@@ -512,8 +525,9 @@ class PostgresBackend:
                 return found
 
     async def usage(self) -> Usage:
-        [[used, dead, wal, reserve, free]] = await self._call("usage")
-        return Usage(used, None, {"dead_tuples": dead, "wal": wal, "reserve": reserve, "free": free})
+        [[used, *numbers]] = await self._call("usage")
+        parts = "dead_tuples", "wal", "reserve", "free", "commits", "archive_failures"
+        return Usage(used, None, dict(zip(parts, numbers, strict=True)))
 
     async def reserve(self, bytes: int) -> int:
         """See :class:`headrace.seam.usage.KeepReserve`."""

@@ -10,6 +10,9 @@ from headrace.backends.postgres.capability import Call, Capability, Send
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 from headrace.seam.records import Names, Stamp
 
+_PAGE = 500
+"""Tenants that one statement looks at."""
+
 
 class PostgresPolicies(Capability):
     """See :class:`headrace.seam.protocol.PolicyStore`."""
@@ -41,8 +44,13 @@ class PostgresPolicies(Capability):
         self, queue: str, names: Names = None, after: str | None = None, limit: int = 100, at: Stamp = None
     ) -> list[TenantState]:
         given = None if names is None else texts(list(names))
-        rows = await self._call("tenants", at, queue, given, after, limit)
-        return [self._tenant(queue, row) for row in rows]
+        found: list[TenantState] = []
+        while (most := min(limit - len(found), _PAGE)) > 0:
+            rows = await self._call("tenants", at, queue, given, found[-1].tenant if found else after, most)
+            found += (self._tenant(queue, row) for row in rows)
+            if len(rows) < most:
+                break
+        return found
 
     def _tenant(self, queue: str, row: Sequence[Any]) -> TenantState:
         tenant, waiting, running, own, most, every, burst, paused_until, opens_at, workers = row

@@ -11,28 +11,16 @@ from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, booleans, integers, smallints, texts, uuids
 from headrace.backends.postgres.capability import Capability
 from headrace.backends.postgres.composites import OUTCOMES, rows_of
+from headrace.seam import ticks as t
 from headrace.seam.records import Stamp, SweepClause, Swept
-from headrace.seam.ticks import (
-    Drop,
-    Look,
-    Looked,
-    Overlap,
-    Plan,
-    Save,
-    Schedule,
-    ScheduleSelector,
-    Tick,
-    TickNote,
-    TickOutcome,
-)
 
-_OVERLAPS = {Overlap.ALLOW: 0, Overlap.SKIP: 1, Overlap.CANCEL: 2}
+_OVERLAPS = {t.Overlap.ALLOW: 0, t.Overlap.SKIP: 1, t.Overlap.CANCEL: 2}
 
 
 class PostgresTicks(Capability):
     """See :class:`headrace.seam.protocol.TickStore`."""
 
-    async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
+    async def save(self, batch: Sequence[t.Save | t.Drop], at: Stamp = None) -> list[bool]:
         if not batch:
             return []
         [[done]] = await self._call("save", at, *_save_params(batch))
@@ -41,16 +29,16 @@ class PostgresTicks(Capability):
         numbers = set(done)
         return [number in numbers for number in range(1, len(batch) + 1)]
 
-    async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
+    async def find(self, sel: t.ScheduleSelector, after: str | None = None, limit: int = 100) -> list[t.Schedule]:
         names = None if sel.names is None else texts(list(sel.names))
         return [_schedule(row) for row in await self._call("find", names, sel.tenant, sel.queue, after, limit)]
 
-    async def due(self, req: Look, at: Stamp = None) -> Looked:
+    async def due(self, req: t.Look, at: Stamp = None) -> t.Looked:
         *rows, last = await self._call("due", at, req.limit, req.share, req.shares)
         now, next_at = last[15], last[9]
-        return Looked(now, [_schedule(row) for row in rows], None if next_at is None else next_at - now)
+        return t.Looked(now, [_schedule(row) for row in rows], None if next_at is None else next_at - now)
 
-    async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
+    async def plan(self, batch: Sequence[t.Plan], at: Stamp = None) -> list[list[t.TickOutcome | None] | None]:
         if not batch:
             return []
         notices = shapes.notices(await self._call("plan", at, *_plan_params(batch)))
@@ -59,15 +47,15 @@ class PostgresTicks(Capability):
             tick.row.queue
             for plan, outcomes in zip(batch, answers, strict=True)
             for tick, outcome in zip(plan.ticks, outcomes or (), strict=False)
-            if outcome is TickOutcome.FIRED and tick.row is not None
+            if outcome is t.TickOutcome.FIRED and tick.row is not None
         }
         self._send([*shapes.hints(notices), *((f"queue:{queue}", None) for queue in queues)])
         return answers
 
-    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
+    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[t.Tick]:
         return [_tick(row) for row in await self._call("history", uuids([uid]), before, limit)]
 
-    async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
+    async def note(self, batch: Sequence[t.TickNote], at: Stamp = None) -> None:
         if batch:
             await self._call(
                 "note",
@@ -86,17 +74,19 @@ class PostgresTicks(Capability):
         return Swept(*found)
 
 
-def _save_params(batch: Sequence[Save | Drop]) -> tuple[Any, ...]:
+def _save_params(batch: Sequence[t.Save | t.Drop]) -> tuple[Any, ...]:
     """The arrays of ``save_v1``. A schedule that is dropped has nothing but its name."""
     schedules = [
-        Schedule(name=change.name, uid=b"", queue="", definition=b"") if isinstance(change, Drop) else change.schedule
+        change.schedule
+        if isinstance(change, t.Save)
+        else t.Schedule(name=change.name, uid=b"", queue="", definition=b"")
         for change in batch
     ]
     expecting = [replace(one, version=change.expect) for one, change in zip(schedules, batch, strict=True)]
-    return rows_of("schedule_row", expecting), booleans([isinstance(change, Drop) for change in batch])
+    return rows_of("schedule_row", expecting), booleans([isinstance(change, t.Drop) for change in batch])
 
 
-def _plan_params(batch: Sequence[Plan]) -> tuple[Any, ...]:
+def _plan_params(batch: Sequence[t.Plan]) -> tuple[Any, ...]:
     """The arrays of ``plan_v1``."""
     ticks = [tick for plan in batch for tick in plan.ticks]
     return (
@@ -115,10 +105,10 @@ def _plan_params(batch: Sequence[Plan]) -> tuple[Any, ...]:
     )
 
 
-def _answers(batch: Sequence[Plan], notices: Sequence[shapes.Notice]) -> list[list[TickOutcome | None] | None]:
+def _answers(batch: Sequence[t.Plan], notices: Sequence[shapes.Notice]) -> list[list[t.TickOutcome | None] | None]:
     """All came to what they were planned for, but for what the notices tell."""
-    outcomes: list[TickOutcome | None] = [
-        TickOutcome.MISSED if tick.row is None else TickOutcome.FIRED for plan in batch for tick in plan.ticks
+    outcomes: list[t.TickOutcome | None] = [
+        t.TickOutcome.MISSED if tick.row is None else t.TickOutcome.FIRED for plan in batch for tick in plan.ticks
     ]
     undone: set[int] = set()
     for plan_number, tick, outcome in (notice.planned for notice in notices if notice.planned):
@@ -126,7 +116,7 @@ def _answers(batch: Sequence[Plan], notices: Sequence[shapes.Notice]) -> list[li
             undone.add(plan_number)
         else:
             outcomes[tick - 1] = None if outcome is None else OUTCOMES[outcome]
-    answers: list[list[TickOutcome | None] | None] = []
+    answers: list[list[t.TickOutcome | None] | None] = []
     start = 0
     for number, plan in enumerate(batch, start=1):
         answers.append(None if number in undone else outcomes[start : start + len(plan.ticks)])
@@ -134,12 +124,12 @@ def _answers(batch: Sequence[Plan], notices: Sequence[shapes.Notice]) -> list[li
     return answers
 
 
-def _schedule(row: Sequence[Any]) -> Schedule:
+def _schedule(row: Sequence[Any]) -> t.Schedule:
     """The columns of ``schedule_row`` are the fields, in order."""
-    return Schedule(**dict(zip(Schedule.__struct_fields__, row, strict=True)))
+    return t.Schedule(**dict(zip(t.Schedule.__struct_fields__, row, strict=True)))
 
 
-def _tick(row: Sequence[Any]) -> Tick:
+def _tick(row: Sequence[Any]) -> t.Tick:
     """The columns of ``history_v1`` are the fields, in order."""
-    tick = dict(zip(Tick.__struct_fields__, row, strict=True))
-    return Tick(**tick | {"outcome": OUTCOMES[tick["outcome"]]})
+    tick = dict(zip(t.Tick.__struct_fields__, row, strict=True))
+    return t.Tick(**tick | {"outcome": OUTCOMES[tick["outcome"]]})

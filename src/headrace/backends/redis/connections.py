@@ -82,6 +82,9 @@ class ServerConnections(Connections):
         connection = self._kept.connection
         if connection is None or not connection.usable:
             connection = await self._kept.get()
+        return await self._ask(connection, *args)
+
+    async def _ask(self, connection: Connection, *args: Argument) -> Any:
         try:
             return await connection.call(*args)
         except asyncio.CancelledError:

@@ -28,21 +28,7 @@ from headrace.backends.redis.requests import Argument, Joined
 from headrace.backends.settlement_checks import check_settled
 from headrace.backends.states import CODES, STATES
 from headrace.errors import InvalidJob
-from headrace.seam.records import (
-    CORRUPT,
-    Altered,
-    Beat,
-    Cells,
-    Claimed,
-    JobId,
-    Leased,
-    Reaped,
-    Record,
-    Row,
-    Settlement,
-    Stamp,
-    carried_by_name,
-)
+from headrace.seam import records as r
 from headrace.seam.references import RESULT, Referrer, Swap, oldest_hour
 from headrace.types import SECTIONS, JobState
 
@@ -68,7 +54,7 @@ Away = Callable[[str], int | None]
 """Returns the shard of a queue if that is another one, else None."""
 
 
-def at_arg(at: Stamp) -> int | str:
+def at_arg(at: r.Stamp) -> int | str:
     """A time as scripts take it."""
     return "" if at is None else at
 
@@ -78,20 +64,20 @@ def or_false(value: T | None) -> T | bool:
     return False if value is None else value
 
 
-def checked(rows: Iterable[Row]) -> None:
+def checked(rows: Iterable[r.Row]) -> None:
     """Refuse rows with an unknown section."""
     for row in rows:
         if not row.cells.keys() <= _SECTIONS:
             raise InvalidJob(f"the sections are {SECTIONS}, but a row came with {tuple(row.cells)}; nothing was stored")
 
 
-def weight(row: Row) -> int:
+def weight(row: r.Row) -> int:
     """Bytes that a job takes up, as retention counts them."""
     names = len(row.task) + len(row.tenant) + len(row.key or "") + len(row.group or "")
     return 200 + names + len(row.headers or b"") + sum(map(len, row.cells.values()))
 
 
-def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes | Joined]]:
+def insert_args(rows: Sequence[r.Row]) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes | Joined]]:
     """Queue names, heads, keys, inboxes, tenants and hours of references, groups, and the body of each row."""
     checked(rows)
     names = list(dict.fromkeys(row.queue for row in rows))
@@ -118,7 +104,7 @@ def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes,
     return encode(names), heads, encode(keys), encode(inboxes), encode(owned), encode(groups), bodies
 
 
-def is_alone(row: Row) -> bool:
+def is_alone(row: r.Row) -> bool:
     """Whether the script ``insert_one`` may take the row, as far as the row tells."""
     return (
         row.key is None
@@ -130,7 +116,7 @@ def is_alone(row: Row) -> bool:
     )
 
 
-def one_args(row: Row) -> tuple[Argument, ...]:
+def one_args(row: r.Row) -> tuple[Argument, ...]:
     """The arguments of ``insert_one`` after the time."""
     expires = -1 if row.expires is None else row.expires
     return row.queue, row.id, row.priority, expires, weight(row), row.reply_to or "", large_body(row)
@@ -150,12 +136,12 @@ UNREADABLE = (StructError, ValueError, LookupError, TypeError, msgspec.MsgspecEr
 """What reading a job raises if its bytes are not as we wrote them."""
 
 
-def claimed(answer: Sequence[Any]) -> tuple[Claimed, list[JobId]]:
+def claimed(answer: Sequence[Any]) -> tuple[r.Claimed, list[r.JobId]]:
     """The answer of a claim, and the ids of jobs that cannot be read."""
     ids, jobs, states, patched, errors, flat, next_in, passed, over, _ = answer
     queues = names(flat)
-    found: list[Leased] = []
-    unreadable: list[JobId] = []
+    found: list[r.Leased] = []
+    unreadable: list[r.JobId] = []
     for i, job_id in enumerate(ids):
         job = jobs[i]
         try:
@@ -168,17 +154,17 @@ def claimed(answer: Sequence[Any]) -> tuple[Claimed, list[JobId]]:
             unreadable.append(job_id)
             continue
         found.append(
-            Leased(
+            r.Leased(
                 job_id, queue, task, cells, epoch, tenant, key if flags & KEYED else None, priority, run_at,
                 enqueued_at, attempt, lost, *carried, headers, errors[i] if errors else None, group,
                 bool(flags & BEGUN), left,
             )
         )  # fmt: skip
     due = int(next_in)
-    return Claimed(found, None if due < 0 else due, reaped(over, queues), passed > 0, passed > 1), unreadable
+    return r.Claimed(found, None if due < 0 else due, reaped(over, queues), passed > 0, passed > 1), unreadable
 
 
-def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
+def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[r.Reaped]:
     """Jobs that were taken back, ended or cancelled."""
     found = []
     for job_id, packed_job, packed in tuples(flat, 3):
@@ -190,11 +176,11 @@ def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
             task, key = job.task, job.key if state.flags & KEYED else None
         except UNREADABLE:
             log.warning("job %s, which was taken back, cannot be read", job_id.hex())
-        found.append(Reaped(job_id, queues[state.qid], task, STATES[state.state], state.lost, text, key))
+        found.append(r.Reaped(job_id, queues[state.qid], task, STATES[state.state], state.lost, text, key))
     return found
 
 
-def entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[int, int]]:
+def entries(rows: Sequence[r.Row], away: Away, blobs: list[bytes]) -> list[tuple[int, int]]:
     """The rows that go to another shard: its number, and the row's number among the blobs."""
     found = []
     for row in rows:
@@ -208,7 +194,7 @@ def entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[i
     return found
 
 
-def _rule(row: Row) -> int:
+def _rule(row: r.Row) -> int:
     """How the row treats another job that has its key; see ``key_owner`` in ``lua/keys.lua``."""
     return int(row.hold_failed) + 2 * row.key_until + 8 * row.replaces
 
@@ -218,7 +204,7 @@ def nowhere(_queue: str) -> int | None:
     return None
 
 
-def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
+def finish_args(batch: Sequence[r.Settlement], away: Away = nowhere) -> list[Any]:
     """The arguments of a finish."""
     check_settled(batch)
     kinds: dict[tuple[int, int, int, int, int], int] = {}
@@ -227,7 +213,7 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
     results = []
     more = []
     blobs: list[bytes] = []
-    spawned: list[Row] = []
+    spawned: list[r.Row] = []
     counts = []
     for i, s in enumerate(batch, start=1):
         flags = s.failed_attempt * _FAILED_ATTEMPT + s.keep_lost * _KEEP_LOST + s.keep * _KEEP + s.unbegun * _UNBEGUN
@@ -280,7 +266,7 @@ def swap_args(batch: Sequence[Swap]) -> list[bytes]:
     return [arg for one in batch for arg in (one.id, _flat(one.seen), _flat(one.cells))]
 
 
-def _flat(cells: Cells) -> bytes:
+def _flat(cells: r.Cells) -> bytes:
     return b"".join([_CELL.pack(_SWAPPED[name], len(cell)) + cell for name, cell in cells.items()])
 
 
@@ -289,18 +275,18 @@ def wanted(sections: frozenset[str]) -> int:
     return sum(1 << number for number, name in enumerate(SECTIONS) if name in sections)
 
 
-def leases_arg(leases: Sequence[tuple[JobId, int]]) -> bytes:
+def leases_arg(leases: Sequence[tuple[r.JobId, int]]) -> bytes:
     """The leases of a beat."""
     return b"".join([_LEASE.pack(job_id, epoch) for job_id, epoch in leases])
 
 
-def progress_arg(beat: Beat) -> bytes:
+def progress_arg(beat: r.Beat) -> bytes:
     """The progress that a beat brings."""
     told = [(i, beat.progress.get(job_id)) for i, (job_id, _) in enumerate(beat.leases, start=1)]
     return b"".join([_PROGRESS.pack(i, len(text)) + text for i, text in told if text is not None])
 
 
-def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: frozenset[str]) -> Record:
+def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: frozenset[str]) -> r.Record:
     """One job of a fetch or scan, as far as it can be read."""
     try:
         return _record(answer, queues, now, want)
@@ -308,7 +294,7 @@ def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fro
         return _remains(answer, queues)
 
 
-def _remains(answer: Sequence[Any], queues: Mapping[int, str]) -> Record:
+def _remains(answer: Sequence[Any], queues: Mapping[int, str]) -> r.Record:
     """What is known of a job that cannot be read."""
     job_id, _, packed, *_ = answer
     queue, state = "", JobState.FAILED
@@ -317,10 +303,10 @@ def _remains(answer: Sequence[Any], queues: Mapping[int, str]) -> Record:
         queue, state = queues[known.qid], STATES[known.state]
     except UNREADABLE:
         pass
-    return Record(job_id, queue, "", state, reason=CORRUPT if state is JobState.FAILED else "")
+    return r.Record(job_id, queue, "", state, reason=r.CORRUPT if state is JobState.FAILED else "")
 
 
-def _record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: frozenset[str]) -> Record:
+def _record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: frozenset[str]) -> r.Record:
     job_id, packed_job, packed, patched, error, result, worker, run_at, progress = answer
     job = Job(packed_job)
     headers, cells = job.contents(patched)
@@ -329,7 +315,7 @@ def _record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fr
     held = state is not None and code == 3 and state.held_until > now
     flags = job.flags if state is None else state.flags
     expires_at = job.expires_at if state is None else state.expires_at
-    return Record(
+    return r.Record(
         id=job_id,
         queue=queues[job.qid if state is None else state.qid],
         task=job.task,
@@ -355,13 +341,13 @@ def _record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fr
         held=held,
         group=job.group,
         progress=progress,
-        **carried_by_name(job.carried),
+        **r.carried_by_name(job.carried),
     )
 
 
-def altered(answer: Sequence[Any], queues: Mapping[int, str]) -> Altered:
+def altered(answer: Sequence[Any], queues: Mapping[int, str]) -> r.Altered:
     """What became of one job."""
     job_id, before, after, changed, qid, key = answer
     state = None if after < 0 else STATES[after]
     name = None if key is None else key.decode("utf-8", "backslashreplace")
-    return Altered(job_id, STATES[before], state, bool(changed), queues[qid], name)
+    return r.Altered(job_id, STATES[before], state, bool(changed), queues[qid], name)

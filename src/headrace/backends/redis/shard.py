@@ -61,6 +61,8 @@ _STATUSES = {
 _STORE_FULL = 5
 _FULL = (4, _STORE_FULL)
 _ANY = 63
+_SAVED = "rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"
+"""What INFO says of the last time that the server wrote its memory down."""
 _DURABLE = "in the server's memory; what survives a restart depends on its append-only file (appendonly, appendfsync)"
 _worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str, str]).decode
 
@@ -317,8 +319,10 @@ class Shard:
     async def usage(self) -> Usage:
         """What the whole server takes up: a store does not know its own share."""
         with refusals(self._where):
-            info = read_info(await self._connections.call(self._base, "INFO", "memory"))
-        return Usage(int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)) or None)
+            info = read_info(await self._connections.call(self._base, "INFO"))
+        failed = any(info.get(name, "ok") != "ok" for name in _SAVED)
+        parts = {"commands": int(info.get("total_commands_processed", 0)), "save_failed": int(failed)}
+        return Usage(int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)) or None, parts)
 
     # -- reading
 
@@ -430,11 +434,11 @@ def _selection(sel: r.Selector, at: int, above: r.JobId | None) -> tuple[int, by
 
 
 def _queue_stats(queue: Sequence[Any], overdue: int) -> r.QueueStats:
-    name, paused, available, scheduled, running, jobs_paused, completed, cancelled, failed, oldest, until = queue
-    age, paused_until = max(overdue, int(oldest)), int(until)
+    name, paused, available, scheduled, running, jobs_paused, completed, cancelled, failed, oldest, until, later = queue
+    age, paused_until, next_due_in = max(overdue, int(oldest)), int(until), int(later)
     return r.QueueStats(
         name.decode(), bool(paused), available, scheduled, running, jobs_paused, completed, cancelled, failed,
-        None if age < 0 else age, None if paused_until < 0 else paused_until,
+        None if age < 0 else age, None if paused_until < 0 else paused_until, None if next_due_in < 0 else next_due_in,
     )  # fmt: skip
 
 

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 import apsw
-import msgspec
+from msgspec.structs import replace
 
 from headrace.backends.archive import Archive, End
 from headrace.backends.claims import ClaimParts
-from headrace.backends.portions import Costs, Portions, of_selection
+from headrace.backends.portions import Costs, Portions, of_selection, step_by_step
 from headrace.backends.sqlite import (
     claiming,
     files,
@@ -257,17 +257,13 @@ class SqliteBackend(lock_guard.Watched):
         return await self._write(lambda tx, now: leases.renew(tx, beat, now), at, weight=1 + len(beat.leases))
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
-        reaped: list[r.Reaped] = []
-        while (left := req.limit - len(reaped)) > 0:
-            reaped += (some := await self._reap(msgspec.structs.replace(req, limit=min(left, CHANGED_AT_ONCE)), at))
-            if len(some) < CHANGED_AT_ONCE:
-                break
-        return reaped
+        async def reap(limit: int, _: list[r.Reaped]) -> list[r.Reaped]:
+            some = replace(req, limit=limit)
+            return await self._write(
+                lambda tx, now: leases.reap(tx, some, now), at, peek=leases.nothing_over, weight=limit
+            )
 
-    async def _reap(self, req: r.Reap, at: r.Stamp) -> list[r.Reaped]:
-        return await self._write(
-            lambda tx, now: leases.reap(tx, req, now), at, peek=leases.nothing_over, weight=req.limit
-        )
+        return await step_by_step(req.limit, CHANGED_AT_ONCE, reap)
 
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         if clause.dry_run:

@@ -12,18 +12,7 @@ from headrace.backends.sqlite.readable_text import readable
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, PAUSED, STATES
 from headrace.backends.sqlite.transaction import Session, Stored
-from headrace.seam.records import (
-    CARRIED,
-    CARRIED_TEXTS,
-    CORRUPT,
-    CarriedValues,
-    Cells,
-    JobId,
-    JobKey,
-    Record,
-    Selector,
-    carried_by_name,
-)
+from headrace.seam import records as r
 from headrace.types import SECTIONS
 
 _SQL = load("entry")
@@ -33,7 +22,7 @@ class Entry(NamedTuple):
     """One job. What only some places know is None in the others."""
 
     seq: int
-    id: JobId
+    id: r.JobId
     qid: int
     queue: str
     priority: int
@@ -67,14 +56,14 @@ class Entry(NamedTuple):
     listed_until: int | None
     progress: bytes | None
     gid: int
-    carried: CarriedValues
+    carried: r.CarriedValues
 
     @property
     def cells(self) -> tuple[Stored, Stored, Stored, Stored]:
         """The stored cells, in the order of ``SECTIONS``."""
         return self.parameters, self.vm_state, self.metadata, self.blob
 
-    def matches(self, sel: Selector, now: int) -> bool:
+    def matches(self, sel: r.Selector, now: int) -> bool:
         """Whether the selector's narrowing fields let this job through."""
         return (
             (sel.queue is None or self.queue == sel.queue)
@@ -86,34 +75,34 @@ class Entry(NamedTuple):
             and (sel.above is None or self.id > sel.above)
         )
 
-    def record(self, session: Session, want: frozenset[str], now: int) -> Record:
+    def record(self, session: Session, want: frozenset[str], now: int) -> r.Record:
         """What an outsider may know."""
         held = self.code == COMPLETED and (self.held_until or 0) > now
-        return Record(
+        return r.Record(
             id=self.id, queue=self.queue, task=self.task, state=STATES[self.code], tenant=self.tenant, key=self.key,
             priority=self.priority, run_at=self.run_at, enqueued_at=self.enqueued_at, expires_at=self.expires_at,
             finished_at=self.finished_at, epoch=abs(self.epoch), attempt=self.attempt, lost=self.lost,
             headers=session.read(self.headers),
             worker=self.worker if self.worker is not None and (self.listed_until or 0) > now else "",
             lease_until=self.lease_until, cancel_requested=bool(self.cancel),
-            reason=CORRUPT if self.code > PAUSED and self.finished_at is None else self.reason or "",
+            reason=r.CORRUPT if self.code > PAUSED and self.finished_at is None else self.reason or "",
             cells=read_cells(session, self.cells, want), error=session.read(self.error) if "error" in want else None,
             result=session.read(self.result) if held and "result" in want else None, held=held, group=self.group,
             progress=self.progress,
-            **carried_by_name(self.carried),
+            **r.carried_by_name(self.carried),
         )  # fmt: skip
 
 
-_COLUMNS = (*Entry._fields[:-1], *CARRIED)
+_COLUMNS = (*Entry._fields[:-1], *r.CARRIED)
 _TEXTS = [
     _COLUMNS.index(name)
-    for name in ("queue", "task", "tenant", "key", "group", "holder", "reason", "worker", *CARRIED_TEXTS)
+    for name in ("queue", "task", "tenant", "key", "group", "holder", "reason", "worker", *r.CARRIED_TEXTS)
 ]
 
 
-def read_cells(session: Session, cells: Iterable[Stored], want: frozenset[str] | None) -> Cells:
+def read_cells(session: Session, cells: Iterable[Stored], want: frozenset[str] | None) -> r.Cells:
     """The wanted cells (None: all) that are there, by section."""
-    found: Cells = {}
+    found: r.Cells = {}
     for name, cell in zip(SECTIONS, cells, strict=True):
         if cell is not None and (want is None or name in want):
             found[name] = cell if isinstance(cell, bytes) else session.read(cell) or b""
@@ -133,11 +122,11 @@ def _entry(row: Sequence[Any]) -> Entry:
     for place in _TEXTS:
         if fields[place] is not None:
             fields[place] = readable(fields[place])
-    count = len(CARRIED)
+    count = len(r.CARRIED)
     return Entry._make((*fields[:-count], tuple(fields[-count:])))
 
 
-def seqs_of_ids(session: Session, ids: Iterable[JobId]) -> dict[JobId, int]:
+def seqs_of_ids(session: Session, ids: Iterable[r.JobId]) -> dict[r.JobId, int]:
     """The numbers of the jobs with these ids, as far as there are such jobs."""
     wanted = tuple(ids)
     if not wanted:
@@ -145,23 +134,25 @@ def seqs_of_ids(session: Session, ids: Iterable[JobId]) -> dict[JobId, int]:
     return dict(session.rows(_SQL["by_id"], (apsw.carray(wanted),)))
 
 
-def seq_of_key(session: Session, name: JobKey) -> int | None:
+def seq_of_key(session: Session, name: r.JobKey) -> int | None:
     """The number of the job that last took the key."""
     row = session.first(_SQL["by_key"], (name.queue, name.key))
     return None if row is None else row[0]
 
 
-def named(session: Session, sel: Selector) -> list[int]:
+def named(session: Session, sel: r.Selector) -> list[int]:
     """The numbers of the jobs that the selector names outright, in the order named; unknown ones are left out."""
     known = seqs_of_ids(session, sel.ids or ())
     found = [known.get(job_id) for job_id in sel.ids or ()] + [seq_of_key(session, name) for name in sel.keys or ()]
     return [seq for seq in dict.fromkeys(found) if seq is not None]
 
 
-def fetch(session: Session, names: Sequence[JobId | JobKey], want: frozenset[str], now: int) -> list[Record | None]:
+def fetch(
+    session: Session, names: Sequence[r.JobId | r.JobKey], want: frozenset[str], now: int
+) -> list[r.Record | None]:
     """The records of the jobs named by id or by key, in order; None for those that are unknown."""
-    known = seqs_of_ids(session, [name for name in names if not isinstance(name, JobKey)])
-    seqs = [seq_of_key(session, name) if isinstance(name, JobKey) else known.get(name) for name in names]
+    known = seqs_of_ids(session, [name for name in names if not isinstance(name, r.JobKey)])
+    seqs = [seq_of_key(session, name) if isinstance(name, r.JobKey) else known.get(name) for name in names]
     found = {entry.seq: entry for entry in entries(session, {seq for seq in seqs if seq is not None})}
     known_entries = [None if seq is None else found.get(seq) for seq in seqs]
     return [None if entry is None else entry.record(session, want, now) for entry in known_entries]

@@ -13,8 +13,9 @@ from headrace.backends.sqlite.replacing import can_replace, replace_waiting
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, FAILED, KEYS, LIVE, RUNNING, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
-from headrace.backends.sqlite.transitions import ReadyRow, release_new
+from headrace.backends.sqlite.transitions import ReadyRow, release_new, release_one
 from headrace.errors import InvalidJob
+from headrace.seam.policy import STORE
 from headrace.seam.records import WATCHERS, Cells, Inserted, InsertStatus, JobId, KeyUntil, Room, Row, carried
 from headrace.seam.references import SIZE, oldest_hour
 from headrace.types import SECTIONS
@@ -28,12 +29,64 @@ _PARAMETERS = SECTIONS[0]
 
 def insert(tx: Transaction, rows: Sequence[Row], now: int, *, gate: bool = False) -> list[Inserted]:
     """Store new jobs; answer each row, in order. With ``gate`` only as many as there is room for."""
+    if len(rows) == 1 and _insert_alone(tx, rows[0], now):
+        return [Inserted(_NEW, rows[0].id)]
     known = seqs_of_ids(tx, [row.id for row in rows])
     [last] = tx.one(_SQL["last"])
     batch = _Batch(tx, now, known, last, Depth(tx) if gate else None)
     answers = [batch.add(row) for row in rows]
     batch.write()
     return answers
+
+
+def _insert_alone(tx: Transaction, row: Row, now: int) -> bool:
+    """Store a row without a key or a group in a known queue without rules. False: nothing is stored, as it is not
+    such a row, or its id is known."""
+    if row.key is not None or row.group is not None:
+        return False
+    found = tx.first(_SQL["alone"], (row.queue, row.id, STORE))
+    if found is None:
+        return False
+    qid, last = found
+    seq = last + 1
+    job, ready = _written(tx, row, qid, seq, now)
+    tx.execute(_SQL["job"], job)
+    release_one(tx, ready, qid, row.queue)
+    if row.reply_to is not None:
+        tx.execute(_SQL["wait"], (seq, row.reply_to, now))
+    return True
+
+
+def _written(tx: Transaction, row: Row, qid: int, seq: int, now: int) -> tuple[tuple[Any, ...], ReadyRow]:
+    """What to write of a new job that is claimable from the lane of its queue once it is due."""
+    cells, queue, task, tenant, priority = row.cells, row.queue, row.task, row.tenant, row.priority
+    run_at = now + row.delay if row.run_at is None else row.run_at
+    expires_at = None if row.expires is None else now + row.expires
+    far = 0
+    parameters = cells.get(_PARAMETERS)
+    if parameters is not None and len(parameters) <= INLINE and len(cells) == 1 and row.headers is None:
+        size = len(parameters)
+        stored: tuple[Stored, ...] = (None, parameters, None, None, None, oldest_hour(cells) if size == SIZE else None)
+    else:
+        size, far, stored = _packed(tx, row.headers, cells)
+    size += ROW_BYTES + len(queue) + len(task) + len(tenant) + len(row.key or "") + len(row.group or "")
+    lane, ready_priority = position(qid, priority, run_at, now)
+    job = (
+        seq, row.id, qid, lane, priority, run_at, task, tenant, row.key, row.group, now, expires_at, far, *stored,
+        *carried(row),
+    )  # fmt: skip
+    dies = None if expires_at is None else dies_at(expires_at, run_at)
+    return job, (lane, ready_priority, run_at, row.id, seq, 0, 0, 0, size, dies, 0)
+
+
+def _packed(tx: Transaction, headers: bytes | None, cells: Cells) -> tuple[int, int, tuple[Stored, ...]]:
+    """The size of headers and cells, whether some of them lie in ``cells``, and what to write into the row: they, and
+    the day of the oldest reference."""
+    if not cells.keys() <= _SECTIONS:
+        raise InvalidJob(f"the sections are {SECTIONS}, but a row came with {tuple(cells)}; nothing was stored")
+    size = len(headers or b"") + sum(map(len, cells.values()))
+    stored = tuple([tx.put(cell) for cell in (headers, *map(cells.get, SECTIONS))])
+    return size, int(any(isinstance(cell, int) for cell in stored)), (*stored, oldest_hour(cells))
 
 
 def key_taken(tx: Transaction, qid: int, key: str, now: int, *, but: int | None = None) -> bool:
@@ -84,7 +137,7 @@ class _Batch:
 
     def add(self, row: Row) -> Inserted:
         """Decide what becomes of one row."""
-        job_id, queue, key, cells, priority = row.id, row.queue, row.key, row.cells, row.priority
+        job_id, queue, key = row.id, row.queue, row.key
         if job_id in self._known:
             return self._same(self._known[job_id])
         qid = self._qids.get(queue)
@@ -100,27 +153,9 @@ class _Batch:
         if (group is not None or qid in self._special) and (room := self._admit(row, qid)):
             return Inserted(InsertStatus.FULL, job_id, room=room)
         seq = self._seq = self._seq + 1
-        now = self._now
-        run_at = now + row.delay if row.run_at is None else row.run_at
-        expires_at = None if row.expires is None else now + row.expires
-        far = 0
-        parameters = cells.get(_PARAMETERS)
-        if parameters is not None and len(parameters) <= INLINE and len(cells) == 1 and row.headers is None:
-            size = len(parameters)
-            stored: tuple[Stored, ...] = (
-                None, parameters, None, None, None, oldest_hour(cells) if size == SIZE else None,
-            )  # fmt: skip
-        else:
-            size, far, stored = self._pack(row.headers, cells)
-        task, tenant = row.task, row.tenant
-        size += ROW_BYTES + len(queue) + len(task) + len(tenant) + len(key or "") + len(group or "")
-        lane, ready_priority = position(qid, priority, run_at, now)
-        self._jobs.append((
-            seq, job_id, qid, lane, priority, run_at, task, tenant, key, group, now, expires_at, far, *stored,
-            *carried(row),
-        ))  # fmt: skip
-        dies = None if expires_at is None else dies_at(expires_at, run_at)
-        self._ready.append((lane, ready_priority, run_at, job_id, seq, 0, 0, 0, size, dies, 0))
+        job, ready = _written(self._tx, row, qid, seq, self._now)
+        self._jobs.append(job)
+        self._ready.append(ready)
         self._known[job_id] = seq
         if key is not None:
             self._keys[qid, key] = seq
@@ -211,15 +246,6 @@ class _Batch:
         job, ready = self._jobs[index], self._ready[index]
         self._jobs[index] = (*job[:3], lane, *job[4:])
         self._ready[index] = (lane, priority, *ready[2:10], gid)
-
-    def _pack(self, headers: bytes | None, cells: Cells) -> tuple[int, int, tuple[Stored, ...]]:
-        """The size of headers and cells, whether some of them lie in ``cells``, and what to write into the row: they,
-        and the day of the oldest reference."""
-        if not cells.keys() <= _SECTIONS:
-            raise InvalidJob(f"the sections are {SECTIONS}, but a row came with {tuple(cells)}; nothing was stored")
-        size = len(headers or b"") + sum(map(len, cells.values()))
-        stored = tuple([self._tx.put(cell) for cell in (headers, *map(cells.get, SECTIONS))])
-        return size, int(any(isinstance(cell, int) for cell in stored)), (*stored, oldest_hour(cells))
 
     def _fresh(self, seq: int) -> JobId | None:
         """The id of a job of this batch."""

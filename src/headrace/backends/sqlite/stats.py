@@ -118,11 +118,12 @@ class Count:
         """Into lanes of queues: what is not due yet, and since when the first is."""
         few = min(_FEW, self._cap)
         rows = self._session.rows(_SQL["lanes"], (apsw.carray(array("q", lanes)), now, few, _FEW))
-        yield sum(later + 2 for _, later, *_ in rows)
-        for lane, later, first, level, delayed in rows:
+        yield sum(later + 3 for _, later, *_ in rows)
+        for lane, later, first, level, delayed, not_due in rows:
             waiting = lanes[lane]
             waiting.saw(first)
             waiting.saw(delayed)
+            waiting.saw_later(not_due)
             if later == few and waiting.scheduled < self._cap:
                 [later] = self._session.one(_SQL["scheduled"], (lane, now, self._cap - waiting.scheduled))
                 yield later
@@ -156,10 +157,16 @@ class _Waiting:
         self.scheduled = 0
         self.first: int | None = None
         """When the first was due, or will be."""
+        self.next: int | None = None
+        """When the first of those that are not due is."""
 
     def saw(self, run_at: int | None) -> None:
         if run_at is not None and (self.first is None or run_at < self.first):
             self.first = run_at
+
+    def saw_later(self, run_at: int | None) -> None:
+        if run_at is not None and (self.next is None or run_at < self.next):
+            self.next = run_at
 
 
 def _after(text: str) -> str:
@@ -172,7 +179,7 @@ def _queue(row: Any, waiting: _Waiting, now: int) -> QueueStats:
     age = now - waiting.first if waiting.first is not None and waiting.first <= now else None
     return QueueStats(
         name, until > now, available, waiting.scheduled, running, jobs_paused, completed, cancelled, failed, age,
-        until if now < until < FOREVER else None,
+        until if now < until < FOREVER else None, None if waiting.next is None else waiting.next - now,
     )  # fmt: skip
 
 

@@ -209,7 +209,11 @@ class Transaction(Session):
 
     def hint_queue(self, qid: int) -> None:
         """A job of this queue may have become claimable."""
-        self.hints.setdefault(f"queue:{self.rules(qid).name}", [])
+        self.hint_queue_named(self.rules(qid).name)
+
+    def hint_queue_named(self, name: str) -> None:
+        """The same, by its name."""
+        self.hints.setdefault(f"queue:{name}", [])
 
     def hint_holder(self, holder: str) -> None:
         """The holder's next renew brings a cancellation."""

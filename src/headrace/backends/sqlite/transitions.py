@@ -90,6 +90,13 @@ def release_new(tx: Transaction, rows: Sequence[ReadyRow], qids: Sequence[int]) 
         tx.hint_queue(qid)
 
 
+def release_one(tx: Transaction, row: ReadyRow, qid: int, queue: str) -> None:
+    """A new job of this queue becomes AVAILABLE."""
+    tx.execute(_SQL["to_ready"], row)
+    tx.count(qid, AVAILABLE, 1)
+    tx.hint_queue_named(queue)
+
+
 def park(tx: Transaction, seq: int, qid: int, epoch: int, attempt: int, lost: int, size: int) -> None:
     """A job that is in no table becomes PAUSED."""
     tx.execute(_SQL["to_paused"], (seq, qid, epoch, attempt, lost, size))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -48,17 +47,12 @@ class WindowConnections(ServerConnections):
         run = b"%s %d" % (self._runs[connection], floor)
         try:
             try:
-                return await connection.call("EVALSHA", script.digest, 1, base, run, *args)
+                return await self._ask(connection, "EVALSHA", script.digest, 1, base, run, *args)
             except Refused as error:
                 if error.code != "NOSCRIPT":
                     raise
-            return await connection.call("EVAL", script.text, 1, base, run, *args)
-        except asyncio.CancelledError:
-            connection.doubt()
-            raise
+            return await self._ask(connection, "EVAL", script.text, 1, base, run, *args)
         except Refused as error:
-            if "READONLY" in str(error):
-                connection.end("the server has become a replica")
             raise translated(error, self._endpoint.where, base=base) from error
 
     async def checks(self, key: str) -> list[Fact]:

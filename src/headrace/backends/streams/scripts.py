@@ -1,4 +1,4 @@
-"""The scripts of windows."""
+"""The scripts of windows. Workers are woken as those of a store on Valkey are."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ class Script:
     """One script and its digest."""
 
     def __init__(self, *parts: str) -> None:
-        folder = files(__package__).joinpath("lua")
+        folder = files("headrace.backends")
         self.text = "\n".join(folder.joinpath(f"{part}.lua").read_text() for part in parts)
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-SCRIPTS = {name: Script("common", "guard", f"{name}_main") for name in _NAMES} | {
-    name: Script("common", f"{name}_main") for name in ("init", "leave", "server")
-}
+_OWN = "streams/lua"
+SCRIPTS = {
+    name: Script(f"{_OWN}/common", "redis/lua/signals", f"{_OWN}/guard", f"{_OWN}/{name}_main") for name in _NAMES
+} | {name: Script(f"{_OWN}/common", f"{_OWN}/{name}_main") for name in ("init", "leave", "server")}

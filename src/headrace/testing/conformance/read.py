@@ -140,6 +140,35 @@ class ReadTests(ConformanceBase):
         assert {name: place.count for name, place in places.items()} == {"completed": 2, "cancelled": 1, "failed": 1}
         assert all(place.bytes > 0 for place in places.values())
 
+    async def test_stats_tell_when_the_next_job_is_due(self, store: Backend) -> None:
+        await self._due_now_and_in_one_and_two_hours(store)
+        await self._next_due_in(store, T0 + SECOND, HOUR - SECOND)
+        await self._next_due_in(store, T0 + HOUR, HOUR)
+        await self.take(store, 2, at=T0 + HOUR)
+        await self._next_due_in(store, T0 + HOUR, HOUR)
+        await self._next_due_in(store, T0 + 2 * HOUR, None)
+
+    @needs("policies")
+    async def test_so_they_do_where_tenants_take_turns(self, store: Backend) -> None:
+        assert store.policies is not None
+        assert await store.policies.save(Policy(queue="q", tenant_batch=5), T0)
+        await self._due_now_and_in_one_and_two_hours(store)
+        await self._next_due_in(store, T0 + SECOND, HOUR - SECOND)
+        await self.take(store, 1, at=T0 + SECOND)
+        await self._next_due_in(store, T0 + HOUR, HOUR)
+        await self._next_due_in(store, T0 + 2 * HOUR, None)
+
+    async def _due_now_and_in_one_and_two_hours(self, store: Backend) -> None:
+        later = [row(n, tenant=f"t{n}", delay=delay) for n, delay in ((2, 2 * HOUR), (3, HOUR), (4, 3 * HOUR))]
+        await self.put(store, row(1, tenant="t1"), *later, row(5, queue="b"))
+        await store.alter(Selector(ids=[job_id(4)]), Pause(), T0)
+
+    async def _next_due_in(self, store: Backend, at: int, expected: int | None) -> None:
+        told = {queue.queue: queue.next_due_in for queue in (await store.stats(at)).queues}
+        assert told == {"q": expected, "b": None}
+        [one] = (await store.stats(at, queues=["q"])).queues
+        assert one.next_due_in == expected
+
     async def test_what_is_due_is_not_hidden_by_very_many_delayed_jobs(self, store: Backend) -> None:
         await self._delayed_beyond_the_cap(store)
         [queue] = (await store.stats(T0 + SECOND)).queues

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from headrace.errors import HeadraceError
@@ -9,6 +11,8 @@ from headrace.seam.protocol import Backend
 from headrace.testing.conformance.base import ConformanceBase, needs, row
 
 _MEGABYTE = 1_000_000
+_SOON = 60.0
+"""Seconds in which what was stored counts, on however busy a machine."""
 
 
 class UsageTests(ConformanceBase):
@@ -17,8 +21,9 @@ class UsageTests(ConformanceBase):
         assert store.usage is not None
         before = (await store.usage()).used
         await store.insert([row(n, cells={"blob": bytes([n]) * 100_000}) for n in range(1, 41)])
-        after = await store.usage()
-        assert after.used >= before + 2 * _MEGABYTE
+        async with asyncio.timeout(_SOON):
+            while (after := await store.usage()).used < before + 2 * _MEGABYTE:
+                await asyncio.sleep(0.1)
         assert after.capacity is None or after.capacity > 0
 
     @needs("reserve")

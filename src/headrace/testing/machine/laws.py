@@ -151,5 +151,7 @@ def _check_stats(books: Books, stats: Stats, now: int, called: set[JobId]) -> No
         ]
         ages = [now - record.run_at for record in waiting if record.run_at <= now]
         assert queue.scheduled == len(waiting) - len(ages), f"{queue.scheduled} scheduled, of {len(waiting)} waiting"
+        nexts = [record.run_at - now for record in waiting if record.run_at > now]
+        assert queue.next_due_in == min(nexts, default=None), f"{queue.next_due_in} is not when the next is due"
         assert queue.oldest_due_age == max(ages, default=None), f"{queue.oldest_due_age} is not the age of the oldest"
     assert +told == counted, f"stats that count {+told}, where there are {counted}"

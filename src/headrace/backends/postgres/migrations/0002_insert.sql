@@ -220,28 +220,10 @@ $$;
 
 -- A new job, as clients send it. ``queue`` is an index into the names that are sent along.
 CREATE TYPE job_row AS (
-    id uuid,
-    queue smallint,
-    task text,
-    tenant text,
-    key text,
-    priority smallint,
-    delay bigint,
-    run_at bigint,
-    expires bigint,
-    max_attempts integer,
-    timeout bigint,
-    result_ttl bigint,
-    headers bytea,
-    reply_to text,
-    hold_failed boolean,
-    key_until smallint,
-    replaces smallint,
-    group_name text,
-    parameters bytea,
-    vm_state bytea,
-    metadata bytea,
-    blob bytea
+    id uuid, queue smallint, task text, tenant text, key text, priority smallint, delay bigint, run_at bigint,
+    expires bigint, max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, reply_to text,
+    hold_failed boolean, key_until smallint, replaces smallint, group_name text, parameters bytea, vm_state bytea,
+    metadata bytea, blob bytea
 );
 
 -- What a row weighs. NULL if it is out of bounds, as it might overflow later, among the jobs of others. A job made by a

@@ -263,6 +263,21 @@ BEGIN
     RETURN v_scope;
 END $$;
 
+-- How far claims look into each of so many queues at first, to find so many jobs.
+CREATE FUNCTION first_look(p_queues integer, p_jobs integer) RETURNS integer[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT array_fill(least(p_jobs, greatest(4, least(16, 4000 / p_queues), 4 * p_jobs / p_queues)), ARRAY[p_queues])
+$$;
+
+-- And how far next, by the queues of the jobs that were found: farther where there were more.
+CREATE FUNCTION next_look(p_qids integer[], p_found integer[], p_jobs integer) RETURNS integer[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT ARRAY(
+        SELECT least(p_jobs, 4 + 4 * coalesce(f.jobs, 0))::integer
+        FROM unnest(p_qids) WITH ORDINALITY AS q (qid, ord)
+        LEFT JOIN (SELECT u.qid, count(*) AS jobs FROM unnest(p_found) AS u (qid) GROUP BY u.qid) AS f ON f.qid = q.qid
+        ORDER BY q.ord
+    )
+$$;
+
 -- Promote a bounded number of due jobs of these queues, in the order of run_at. Only these are locked; jobs that others
 -- have locked are passed over. Looks into each queue only as far as the first jobs of all can be. Returns whether there
 -- may be more.
@@ -270,9 +285,10 @@ CREATE FUNCTION promote(p_now bigint, p_qids integer[], p_from bigint) RETURNS b
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_most CONSTANT integer := 1000;
-    c_seen CONSTANT integer := 10000;
+    c_seen CONSTANT integer := 20000;
     v_left integer := c_most;
-    v_each integer;
+    v_each integer[] := first_look(cardinality(p_qids), c_most);
+    v_found integer[];
     v_run_at bigint := p_from;
     v_id uuid := (last_spot()).id;
     v_read integer := 0;
@@ -282,13 +298,12 @@ DECLARE
     v_cut boolean;
 BEGIN
     LOOP
-        v_each := least(v_left, greatest(16, 4 * v_left / cardinality(p_qids)));
         WITH near AS MATERIALIZED (  -- ready_later
-            SELECT x.*, row_number() OVER (PARTITION BY q.qid ORDER BY x.run_at, x.id) = v_each AS cut
-            FROM unnest(p_qids) AS q (qid) CROSS JOIN LATERAL (
+            SELECT x.*, q.qid, row_number() OVER (PARTITION BY q.qid ORDER BY x.run_at, x.id) = q.most AS cut
+            FROM unnest(p_qids, v_each) AS q (qid, most) CROSS JOIN LATERAL (
                 SELECT y.ctid AS place, y.run_at, y.id FROM ready AS y
                 WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= p_now AND (y.run_at, y.id) > (v_run_at, v_id)
-                ORDER BY y.qid, y.run_at, y.id LIMIT v_each
+                ORDER BY y.qid, y.run_at, y.id LIMIT q.most
             ) AS x
         ), horizon AS MATERIALIZED (  -- beyond it, other queues may have earlier jobs
             SELECT n.run_at, n.id FROM near AS n WHERE n.cut ORDER BY n.run_at, n.id LIMIT 1
@@ -302,8 +317,8 @@ BEGIN
             UPDATE ready AS y SET lane = NULL FROM held AS h WHERE y.ctid = h.place
         )
         SELECT (SELECT count(*) FROM near), (SELECT count(*) FROM chosen), (SELECT count(*) FROM held),
-            EXISTS (SELECT 1 FROM horizon), l.run_at, l.id
-        INTO v_near, v_seen, v_held, v_cut, v_run_at, v_id
+            EXISTS (SELECT 1 FROM horizon), ARRAY(SELECT c.qid FROM chosen AS c WHERE EXISTS (SELECT 1 FROM horizon)), l.run_at, l.id
+        INTO v_near, v_seen, v_held, v_cut, v_found, v_run_at, v_id
         FROM (VALUES (1)) AS one LEFT JOIN (SELECT c.* FROM chosen AS c ORDER BY c.run_at DESC, c.id DESC LIMIT 1) AS l ON true;
         IF v_seen < v_left AND NOT v_cut THEN
             RETURN false;
@@ -311,6 +326,7 @@ BEGIN
         v_left := v_left - v_held;
         v_read := v_read + v_near;
         EXIT WHEN v_left = 0 OR v_read >= c_seen AND v_left < c_most;
+        v_each := CASE WHEN v_cut THEN next_look(p_qids, v_found, v_left) ELSE v_each END;
     END LOOP;
     RETURN true;
 END $$;
@@ -322,7 +338,8 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_places tid[] := '{}';
     v_left integer := p_most;
-    v_each integer;
+    v_each integer[] := first_look(cardinality(p_qids), p_most);
+    v_found integer[];
     v_first spot := first_spot();
     v_last spot := v_first;
     v_seen integer;
@@ -330,17 +347,16 @@ DECLARE
     v_some tid[];
 BEGIN
     LOOP
-        v_each := least(v_left, greatest(16, 4 * v_left / cardinality(p_qids)));
         WITH near AS MATERIALIZED (  -- ready_line, in claim order
-            SELECT x.*, row_number() OVER (PARTITION BY q.qid ORDER BY x.priority, x.run_at, x.id) = v_each AS cut
-            FROM unnest(p_qids, p_marks) AS q (qid, priority, run_at, id) CROSS JOIN LATERAL (
+            SELECT x.*, q.qid, row_number() OVER (PARTITION BY q.qid ORDER BY x.priority, x.run_at, x.id) = q.most AS cut
+            FROM unnest(p_qids, v_each, p_marks) AS q (qid, most, priority, run_at, id) CROSS JOIN LATERAL (
                 SELECT y.ctid AS place, y.priority, y.run_at, y.id FROM ready AS y
                 WHERE y.qid = q.qid AND y.lane IS NULL AND (y.priority, y.run_at, y.id) > (v_last.priority, v_last.run_at, v_last.id)
                     AND (y.priority, y.run_at, y.id) > (
                         coalesce(q.priority, v_first.priority), coalesce(q.run_at, v_first.run_at), coalesce(q.id, v_first.id)
                     )
                     AND y.run_at + 0 <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
-                ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT v_each
+                ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT q.most
             ) AS x
         ), horizon AS MATERIALIZED (  -- beyond it, other queues may have earlier jobs
             SELECT n.priority, n.run_at, n.id FROM near AS n WHERE n.cut ORDER BY n.priority, n.run_at, n.id LIMIT 1
@@ -353,14 +369,15 @@ BEGIN
             WHERE y.id = c.id AND y.qid = ANY (p_qids) AND y.lane IS NULL FOR UPDATE OF y SKIP LOCKED
         )
         SELECT ARRAY(SELECT h.place FROM held AS h), (SELECT count(*) FROM chosen), EXISTS (SELECT 1 FROM horizon),
-            l.priority, l.run_at, l.id
-        INTO v_some, v_seen, v_cut, v_last.priority, v_last.run_at, v_last.id
+            ARRAY(SELECT c.qid FROM chosen AS c WHERE EXISTS (SELECT 1 FROM horizon)), l.priority, l.run_at, l.id
+        INTO v_some, v_seen, v_cut, v_found, v_last.priority, v_last.run_at, v_last.id
         FROM (VALUES (1)) AS one LEFT JOIN (
             SELECT c.* FROM chosen AS c ORDER BY c.priority DESC, c.run_at DESC, c.id DESC LIMIT 1
         ) AS l ON true;
         v_places := v_places || v_some;
         EXIT WHEN cardinality(v_some) = v_left OR v_seen < v_left AND NOT v_cut;
         v_left := v_left - cardinality(v_some);
+        v_each := CASE WHEN v_cut THEN next_look(p_qids, v_found, v_left) ELSE v_each END;
     END LOOP;
     RETURN v_places;
 END $$;

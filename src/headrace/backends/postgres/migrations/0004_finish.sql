@@ -116,28 +116,9 @@ CREATE TYPE counted AS (qid integer, state smallint, jobs bigint, bytes bigint, 
 -- A settlement, as clients send it. ``mask``: the cells that are replaced. ``queue``: the queue that the job moves to.
 -- ``spawned``: how many of the rows that are sent along it spawns.
 CREATE TYPE settlement_row AS (
-    id uuid,
-    epoch bigint,
-    holder text,
-    state smallint,
-    delay bigint,
-    run_at bigint,
-    failed_attempt boolean,
-    keep_lost boolean,
-    unbegun boolean,
-    queue text,
-    priority smallint,
-    mask smallint,
-    parameters bytea,
-    vm_state bytea,
-    metadata bytea,
-    blob bytea,
-    error bytea,
-    reason text,
-    result bytea,
-    result_ttl bigint,
-    keep boolean,
-    spawned integer
+    id uuid, epoch bigint, holder text, state smallint, delay bigint, run_at bigint, failed_attempt boolean,
+    keep_lost boolean, unbegun boolean, queue text, priority smallint, mask smallint, parameters bytea, vm_state bytea,
+    metadata bytea, blob bytea, error bytea, reason text, result bytea, result_ttl bigint, keep boolean, spawned integer
 );
 
 -- The steps below are part of ``finish_v1``, and rely on its settings.

@@ -360,33 +360,27 @@ END $$;
 
 -- Cells as they were seen, and what is to come in their place, where something is.
 CREATE TYPE swap_row AS (
-    id uuid,
-    seen_parameters bytea,
-    seen_vm_state bytea,
-    seen_metadata bytea,
-    seen_blob bytea,
-    seen_result bytea,
-    parameters bytea,
-    vm_state bytea,
-    metadata bytea,
-    blob bytea,
-    result bytea
+    id uuid, seen_parameters bytea, seen_vm_state bytea, seen_metadata bytea, seen_blob bytea, seen_result bytea,
+    parameters bytea, vm_state bytea, metadata bytea, blob bytea, result bytea
 );
 
--- Lock the row that says where a job waits or runs, unless somebody else has; returns whether we have it now. A job that
--- has ended has no such row.
-CREATE FUNCTION have_in_hand(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- Lock the row that says where a job waits, or, with ``p_running``, where it runs. False: somebody else has locked it. NULL: there
+-- is none.
+CREATE FUNCTION try_live(p_id uuid, p_running boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
     PERFORM 1 FROM ready AS y WHERE y.id = p_id FOR UPDATE SKIP LOCKED;  -- ready_pkey
-    IF NOT FOUND THEN
+    IF NOT FOUND AND p_running THEN
         PERFORM 1 FROM leased AS l WHERE l.id = p_id FOR UPDATE SKIP LOCKED;  -- leased_pkey
     END IF;
     IF NOT FOUND THEN
         PERFORM 1 FROM paused AS p WHERE p.id = p_id FOR UPDATE SKIP LOCKED;  -- paused_pkey
     END IF;
-    RETURN FOUND OR NOT EXISTS (SELECT FROM ready AS y WHERE y.id = p_id)
-        AND NOT EXISTS (SELECT FROM leased AS l WHERE l.id = p_id) AND NOT EXISTS (SELECT FROM paused AS p WHERE p.id = p_id);
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    RETURN CASE WHEN EXISTS (SELECT 1 FROM ready AS y WHERE y.id = p_id) OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = p_id)
+        OR p_running AND EXISTS (SELECT 1 FROM leased AS l WHERE l.id = p_id) THEN false END;
 END $$;
 
 -- Replace cells that are still as they were seen; whether that was done. What a patch hides is dropped: it counts no more. A
@@ -403,7 +397,7 @@ DECLARE
         );
 BEGIN
     PERFORM 1 FROM jobs AS j WHERE j.id = s.id FOR NO KEY UPDATE SKIP LOCKED;  -- jobs_pkey
-    IF NOT FOUND OR (v_grown <> 0 AND NOT have_in_hand(s.id)) THEN
+    IF NOT FOUND OR (v_grown <> 0 AND try_live(s.id, true) IS FALSE) THEN
         RETURN false;
     END IF;
     SELECT c.mask INTO v_mask FROM patches AS c WHERE c.id = s.id FOR NO KEY UPDATE SKIP LOCKED;  -- patches_pkey

@@ -1,16 +1,18 @@
--- Jobs named by id or by key, in order, each once.
+-- Jobs named by id, then by key, in order. A part of the statement that calls it.
+CREATE FUNCTION each_named(p_ids uuid[], p_queues text[], p_keys text[]) RETURNS TABLE (id uuid, ord bigint) LANGUAGE sql STABLE AS $$
+    SELECT n.id, n.ord FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord)
+    UNION ALL
+    SELECT k.id, n.ord + coalesce(cardinality(p_ids), 0)
+    FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
+    LEFT JOIN queues AS q ON q.name = n.queue CROSS JOIN LATERAL (  -- keys_pkey, by both
+        SELECT k.id FROM keys AS k
+        WHERE k.qid = coalesce(q.qid, qid_of(n.queue)) AND k.key = n.key AND k.alone_until IS NULL OFFSET 0
+    ) AS k
+$$;
+-- The same, each once.
 CREATE FUNCTION named(p_ids uuid[], p_queues text[], p_keys text[]) RETURNS TABLE (id uuid, ord bigint)
 LANGUAGE sql STABLE ROWS 10 SET search_path FROM CURRENT AS $$
-    SELECT x.id, min(x.ord) FROM (
-        SELECT n.id, n.ord FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord)
-        UNION ALL
-        SELECT k.id, n.ord + coalesce(cardinality(p_ids), 0)
-        FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
-        LEFT JOIN queues AS q ON q.name = n.queue CROSS JOIN LATERAL (  -- keys_pkey, by both
-            SELECT k.id FROM keys AS k
-            WHERE k.qid = coalesce(q.qid, qid_of(n.queue)) AND k.key = n.key AND k.alone_until IS NULL OFFSET 0
-        ) AS k
-    ) AS x GROUP BY x.id
+    SELECT x.id, min(x.ord) FROM each_named(p_ids, p_queues, p_keys) AS x GROUP BY x.id
 $$;
 
 -- Of these, those that match a selector, in order; or the newest.
@@ -93,17 +95,7 @@ BEGIN
         CASE WHEN p_want & 4 <> 0 THEN e.metadata END, CASE WHEN p_want & 8 <> 0 THEN e.blob END,
         CASE WHEN p_error THEN e.error END, CASE WHEN p_result AND e.state = 3 AND e.held_until > v_now THEN e.result END,
         coalesce(e.state = 3 AND e.held_until > v_now, false), e.group_name, e.progress
-    FROM (
-        SELECT i.id, i.ord FROM unnest(p_ids) WITH ORDINALITY AS i (id, ord)
-        UNION ALL
-        SELECT k.id, i.ord + cardinality(p_ids)
-        FROM unnest(p_queues, p_keys) WITH ORDINALITY AS i (queue, key, ord)
-        LEFT JOIN queues AS q ON q.name = i.queue CROSS JOIN LATERAL (  -- keys_pkey, by both
-            SELECT k.id FROM keys AS k
-            WHERE k.qid = coalesce(q.qid, qid_of(i.queue)) AND k.key = i.key AND k.alone_until IS NULL OFFSET 0
-        ) AS k
-    ) AS n
-    JOIN entries AS e ON e.id = ANY (ARRAY[n.id]) LEFT JOIN queues AS q ON q.qid = e.qid
+    FROM each_named(p_ids, p_queues, p_keys) AS n JOIN entries AS e ON e.id = ANY (ARRAY[n.id]) LEFT JOIN queues AS q ON q.qid = e.qid
     LEFT JOIN workers AS w ON w.holder = e.holder AND w.listed_until > v_now
     WHERE e.state IS NOT NULL
     ORDER BY n.ord;
@@ -124,7 +116,8 @@ $$;
 CREATE FUNCTION stats_v1(p_at bigint, p_cap integer, p_names text[] DEFAULT NULL, p_above integer DEFAULT NULL)
 RETURNS TABLE (
     name text, paused boolean, available bigint, scheduled bigint, running bigint, jobs_paused bigint, completed bigint,
-    cancelled bigint, failed bigint, oldest bigint, paused_until bigint, more integer
+    cancelled bigint, failed bigint, oldest bigint, paused_until bigint, next_in bigint,
+    more integer
 ) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -146,7 +139,10 @@ BEGIN
         CASE WHEN h.scheduled < p_cap THEN h.scheduled ELSE beyond_due(v_now, q.qid, p_cap, w.available) END,
         coalesce(w.running, 0), coalesce(w.jobs_paused, 0),
         coalesce(w.completed, 0), coalesce(w.cancelled, 0), coalesce(w.failed, 0), h.oldest,
-        CASE WHEN q.paused_until > v_now AND q.paused_until < 9007199254740991 THEN q.paused_until END, NULL::integer
+        CASE WHEN q.paused_until > v_now AND q.paused_until < 9007199254740991 THEN q.paused_until END,
+        least((  -- ready_later
+            SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > v_now ORDER BY y.qid, y.run_at LIMIT 1
+        ), CASE WHEN q.governed THEN next_asleep(v_now, q.qid) END) - v_now, NULL::integer
     FROM all_queues AS q LEFT JOIN (
         SELECT c.* FROM queue_counts AS c WHERE c.qid = ANY (v_qids)
     ) AS w ON w.qid = q.qid
@@ -179,7 +175,7 @@ BEGIN
     );
     IF p_names IS NULL AND cardinality(v_qids) = c_most THEN
         RETURN QUERY SELECT NULL::text, NULL::boolean, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint,
-            NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, v_qids[c_most];
+            NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, v_qids[c_most];
     END IF;
 END $$;
 

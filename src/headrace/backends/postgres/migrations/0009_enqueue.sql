@@ -28,15 +28,10 @@ $$;
 CREATE FUNCTION given(p_job jsonb, p_name text) RETURNS jsonb LANGUAGE sql IMMUTABLE AS
     'SELECT nullif(p_job -> p_name, ''null'')';
 
-CREATE FUNCTION given_text(p_ord bigint, p_job jsonb, p_name text, p_least integer) RETURNS text
-LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION given_text(p_ord bigint, p_name text, v jsonb, p_least integer) RETURNS text LANGUAGE plpgsql STABLE STRICT AS $$
 DECLARE
-    v jsonb := given(p_job, p_name);
     size integer;
 BEGIN
-    IF v IS NULL THEN
-        RETURN NULL;
-    END IF;
     IF jsonb_typeof(v) <> 'string' THEN
         PERFORM refuse_job(p_ord, format('%s: expected text, got %s', p_name, shown(v)), NULL);
     END IF;
@@ -47,14 +42,8 @@ BEGIN
     RETURN v #>> '{}';
 END $$;
 
-CREATE FUNCTION given_number(p_ord bigint, p_job jsonb, p_name text, p_least integer, p_most integer) RETURNS integer
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    v jsonb := given(p_job, p_name);
+CREATE FUNCTION given_number(p_ord bigint, p_name text, v jsonb, p_least integer, p_most integer) RETURNS integer LANGUAGE plpgsql STABLE STRICT AS $$
 BEGIN
-    IF v IS NULL THEN
-        RETURN NULL;
-    END IF;
     IF jsonb_typeof(v) = 'number' THEN
         IF v::numeric = trunc(v::numeric) AND v::numeric BETWEEN p_least AND p_most THEN
             RETURN v::numeric::integer;
@@ -66,15 +55,10 @@ BEGIN
 END $$;
 
 -- Microseconds, at most ten years.
-CREATE FUNCTION given_length(p_ord bigint, p_job jsonb, p_name text) RETURNS bigint
-LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION given_length(p_ord bigint, p_name text, v jsonb) RETURNS bigint LANGUAGE plpgsql STABLE STRICT AS $$
 DECLARE
-    v jsonb := given(p_job, p_name);
     length numeric;
 BEGIN
-    IF v IS NULL THEN
-        RETURN NULL;
-    END IF;
     IF jsonb_typeof(v) = 'number' THEN
         length := v::numeric;
     ELSIF jsonb_typeof(v) = 'string' THEN
@@ -94,16 +78,11 @@ BEGIN
 END $$;
 
 -- Microseconds since 1970.
-CREATE FUNCTION given_instant(p_ord bigint, p_job jsonb, p_name text, p_now bigint) RETURNS bigint
-LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION given_instant(p_ord bigint, p_name text, v jsonb, p_now bigint) RETURNS bigint LANGUAGE plpgsql STABLE STRICT AS $$
 DECLARE
     c_local CONSTANT text := '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?';
-    v jsonb := given(p_job, p_name);
     instant numeric;
 BEGIN
-    IF v IS NULL THEN
-        RETURN NULL;
-    END IF;
     IF jsonb_typeof(v) = 'string' AND v #>> '{}' ~ (c_local || '$') THEN
         PERFORM refuse_job(
             p_ord, format('%s: expected a time with its time zone, got %s without an offset', p_name, shown(v)),
@@ -127,12 +106,9 @@ BEGIN
 END $$;
 
 -- Bytes in base64. Empty is not absent.
-CREATE FUNCTION given_cell(p_ord bigint, p_job jsonb, p_name text) RETURNS bytea
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    v jsonb := given(p_job -> 'cells', p_name);
+CREATE FUNCTION given_cell(p_ord bigint, p_name text, v jsonb) RETURNS bytea LANGUAGE plpgsql STABLE STRICT AS $$
 BEGIN
-    IF v IS NOT NULL AND jsonb_typeof(v) <> 'string' THEN
+    IF jsonb_typeof(v) <> 'string' THEN
         PERFORM refuse_job(p_ord, format('cells: %s: expected bytes in base64, got %s', p_name, shown(v)), NULL);
     END IF;
     RETURN decode(v #>> '{}', 'base64');
@@ -149,15 +125,10 @@ CREATE FUNCTION packed_text(p_text text) RETURNS bytea LANGUAGE sql IMMUTABLE AS
 $$;
 
 -- Headers as clients write them: a map in MessagePack.
-CREATE FUNCTION given_headers(p_ord bigint, p_job jsonb) RETURNS bytea
-LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION given_headers(p_ord bigint, v jsonb) RETURNS bytea LANGUAGE plpgsql STABLE STRICT AS $$
 DECLARE
-    v jsonb := given(p_job, 'headers');
     n integer;
 BEGIN
-    IF v IS NULL THEN
-        RETURN NULL;
-    END IF;
     IF jsonb_typeof(v) <> 'object' OR EXISTS (SELECT 1 FROM jsonb_each(v) AS h WHERE jsonb_typeof(h.value) <> 'string') THEN
         PERFORM refuse_job(p_ord, format('headers: expected texts by name, got %s', shown(v)), NULL);
     END IF;
@@ -172,15 +143,10 @@ BEGIN
 END $$;
 
 -- Arguments by name, as bare JSON, which workers read too.
-CREATE FUNCTION given_parameters(p_ord bigint, p_job jsonb) RETURNS bytea
-LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION given_parameters(p_ord bigint, v jsonb) RETURNS bytea LANGUAGE plpgsql STABLE STRICT AS $$
 DECLARE
-    v jsonb := given(p_job, 'args');
     body bytea;
 BEGIN
-    IF v IS NULL THEN
-        RETURN NULL;
-    END IF;
     IF jsonb_typeof(v) <> 'object' THEN
         PERFORM refuse_job(
             p_ord, format('args: expected an object, got %s', shown(v)), 'Give arguments by name: {"user_id": 42}.'
@@ -201,8 +167,8 @@ CREATE FUNCTION new_id(p_tick bigint) RETURNS uuid LANGUAGE sql VOLATILE AS $$
     )::uuid
 $$;
 
--- One job of ``enqueue_v1``, checked, and the name of its queue. Keys that are absent are not looked at: most jobs have
--- three or four.
+-- One job of ``enqueue_v1``, checked, and the name of its queue. What reads the value of a key is not called for a key
+-- that is absent: most jobs have three or four.
 CREATE FUNCTION read_job(p_ord bigint, p_job jsonb, p_now bigint, OUT queue text, OUT j job_row) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     c_known CONSTANT text[] := ARRAY[
@@ -218,12 +184,12 @@ BEGIN
         );
     END IF;
     PERFORM refuse_key(p_ord, p_job, '', c_known) WHERE p_job - c_known <> '{}';
-    j.task := given_text(p_ord, p_job, 'task', 1);
+    j.task := given_text(p_ord, 'task', given(p_job, 'task'), 1);
     IF j.task IS NULL THEN
         PERFORM refuse_job(p_ord, 'expected a task, got none', 'Give the name that the app knows it by: {"task": "shop.mail"}.');
     END IF;
     IF p_job ? 'id' THEN
-        v_text := replace(given_text(p_ord, p_job, 'id', 1), '-', '');
+        v_text := replace(given_text(p_ord, 'id', given(p_job, 'id'), 1), '-', '');
         IF v_text !~ '^[0-9a-fA-F]{32}$' THEN
             PERFORM refuse_job(p_ord, format('id: expected a UUID, got %s', shown(p_job -> 'id')), NULL);
         END IF;
@@ -232,44 +198,36 @@ BEGIN
     IF j.id IS NULL THEN
         j.id := new_id(p_now / 1000 * 4096 + p_now % 1000 * 4096 / 1000 + p_ord - 1);
     END IF;
-    queue := coalesce(CASE WHEN p_job ? 'queue' THEN given_text(p_ord, p_job, 'queue', 1) END, 'default');
+    queue := coalesce(given_text(p_ord, 'queue', given(p_job, 'queue'), 1), 'default');
     PERFORM refuse_control(queue);
-    j.tenant := coalesce(CASE WHEN p_job ? 'tenant' THEN given_text(p_ord, p_job, 'tenant', 0) END, '');
-    j.key := CASE WHEN p_job ? 'key' THEN given_text(p_ord, p_job, 'key', 0) END;
-    j.group_name := CASE WHEN p_job ? 'group' THEN given_text(p_ord, p_job, 'group', 0) END;
-    j.priority := coalesce(CASE WHEN p_job ? 'priority' THEN given_number(p_ord, p_job, 'priority', -32768, 32767) END, 0);
-    j.delay := coalesce(CASE WHEN p_job ? 'delay' THEN given_length(p_ord, p_job, 'delay') END, 0);
-    IF p_job ? 'run_at' THEN
-        j.run_at := given_instant(p_ord, p_job, 'run_at', p_now);
-        IF j.run_at IS NOT NULL AND given(p_job, 'delay') IS NOT NULL THEN
-            PERFORM refuse_job(p_ord, 'expected run_at or delay, got both', NULL);
-        END IF;
+    j.tenant := coalesce(given_text(p_ord, 'tenant', given(p_job, 'tenant'), 0), '');
+    j.key := given_text(p_ord, 'key', given(p_job, 'key'), 0);
+    j.group_name := given_text(p_ord, 'group', given(p_job, 'group'), 0);
+    j.priority := coalesce(given_number(p_ord, 'priority', given(p_job, 'priority'), -32768, 32767), 0);
+    j.delay := coalesce(given_length(p_ord, 'delay', given(p_job, 'delay')), 0);
+    j.run_at := given_instant(p_ord, 'run_at', given(p_job, 'run_at'), p_now);
+    IF j.run_at IS NOT NULL AND given(p_job, 'delay') IS NOT NULL THEN
+        PERFORM refuse_job(p_ord, 'expected run_at or delay, got both', NULL);
     END IF;
-    j.expires := CASE WHEN p_job ? 'expires' THEN given_length(p_ord, p_job, 'expires') END;
-    j.timeout := CASE WHEN p_job ? 'timeout' THEN given_length(p_ord, p_job, 'timeout') END;
-    j.result_ttl := CASE WHEN p_job ? 'result_ttl' THEN given_length(p_ord, p_job, 'result_ttl') END;
-    j.max_attempts := CASE WHEN p_job ? 'max_attempts' THEN given_number(p_ord, p_job, 'max_attempts', 1, 2147483647) END;
-    j.hold_failed := false;
-    IF p_job ? 'on_failed' THEN
-        v_text := coalesce(given_text(p_ord, p_job, 'on_failed', 0), 'run');
-        IF v_text NOT IN ('run', 'return') THEN
-            PERFORM refuse_job(p_ord, format('on_failed: expected "run" or "return", got %s', shown(p_job -> 'on_failed')), NULL);
-        END IF;
-        j.hold_failed := v_text = 'return';
+    j.expires := given_length(p_ord, 'expires', given(p_job, 'expires'));
+    j.timeout := given_length(p_ord, 'timeout', given(p_job, 'timeout'));
+    j.result_ttl := given_length(p_ord, 'result_ttl', given(p_job, 'result_ttl'));
+    j.max_attempts := given_number(p_ord, 'max_attempts', given(p_job, 'max_attempts'), 1, 2147483647);
+    v_text := coalesce(given_text(p_ord, 'on_failed', given(p_job, 'on_failed'), 0), 'run');
+    IF v_text NOT IN ('run', 'return') THEN
+        PERFORM refuse_job(p_ord, format('on_failed: expected "run" or "return", got %s', shown(p_job -> 'on_failed')), NULL);
     END IF;
-    j.key_until := 0;
-    IF p_job ? 'unique' THEN
-        v_text := given_text(p_ord, p_job, 'unique', 0);
-        IF v_text NOT IN ('until done', 'while pending') THEN
-            PERFORM refuse_job(
-                p_ord, format('unique: expected "until done" or "while pending", got %s', shown(p_job -> 'unique')),
-                'For a time, give that as result_ttl.'
-            );
-        END IF;
-        j.key_until := CASE v_text WHEN 'until done' THEN 1 WHEN 'while pending' THEN 2 ELSE 0 END;
+    j.hold_failed := v_text = 'return';
+    v_text := given_text(p_ord, 'unique', given(p_job, 'unique'), 0);
+    IF v_text NOT IN ('until done', 'while pending') THEN
+        PERFORM refuse_job(
+            p_ord, format('unique: expected "until done" or "while pending", got %s', shown(p_job -> 'unique')),
+            'For a time, give that as result_ttl.'
+        );
     END IF;
+    j.key_until := CASE v_text WHEN 'until done' THEN 1 WHEN 'while pending' THEN 2 ELSE 0 END;
     IF p_job ? 'on_duplicate' THEN
-        v_text := coalesce(given_text(p_ord, p_job, 'on_duplicate', 0), 'keep');
+        v_text := coalesce(given_text(p_ord, 'on_duplicate', given(p_job, 'on_duplicate'), 0), 'keep');
         j.replaces := array_position(ARRAY['keep', 'replace arguments', 'replace time', 'replace'], v_text) - 1;
         IF j.replaces IS NULL THEN
             PERFORM refuse_job(
@@ -283,23 +241,19 @@ BEGIN
             PERFORM refuse_job(p_ord, format('cells: expected an object, got %s', shown(p_job -> 'cells')), NULL);
         END IF;
         PERFORM refuse_key(p_ord, p_job -> 'cells', 'cells: ', c_cells) WHERE (p_job -> 'cells') - c_cells <> '{}';
-        j.parameters := given_cell(p_ord, p_job, 'parameters');
-        j.vm_state := given_cell(p_ord, p_job, 'vm_state');
-        j.metadata := given_cell(p_ord, p_job, 'metadata');
-        j.blob := given_cell(p_ord, p_job, 'blob');
-        j.headers := given_cell(p_ord, p_job, 'headers');
+        j.parameters := given_cell(p_ord, 'parameters', given(p_job -> 'cells', 'parameters'));
+        j.vm_state := given_cell(p_ord, 'vm_state', given(p_job -> 'cells', 'vm_state'));
+        j.metadata := given_cell(p_ord, 'metadata', given(p_job -> 'cells', 'metadata'));
+        j.blob := given_cell(p_ord, 'blob', given(p_job -> 'cells', 'blob'));
+        j.headers := given_cell(p_ord, 'headers', given(p_job -> 'cells', 'headers'));
         IF j.parameters IS NOT NULL AND given(p_job, 'args') IS NOT NULL
             OR j.headers IS NOT NULL AND given(p_job, 'headers') IS NOT NULL
         THEN
             PERFORM refuse_job(p_ord, 'expected args and headers as they are or as cells, got both', NULL);
         END IF;
     END IF;
-    IF p_job ? 'args' THEN
-        j.parameters := coalesce(given_parameters(p_ord, p_job), j.parameters);
-    END IF;
-    IF p_job ? 'headers' THEN
-        j.headers := coalesce(given_headers(p_ord, p_job), j.headers);
-    END IF;
+    j.parameters := coalesce(given_parameters(p_ord, given(p_job, 'args')), j.parameters);
+    j.headers := coalesce(given_headers(p_ord, given(p_job, 'headers')), j.headers);
     IF greatest(
         octet_length(j.parameters), octet_length(j.vm_state), octet_length(j.metadata), octet_length(j.blob)
     ) > 67108864 THEN

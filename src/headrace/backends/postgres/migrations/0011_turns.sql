@@ -202,6 +202,14 @@ BEGIN
     ));
 END $$;
 
+-- When the first of the jobs of a governed queue that are not due is.
+CREATE FUNCTION next_asleep(p_now bigint, p_qid integer) RETURNS bigint
+LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+    SELECT y.run_at FROM ready AS y  -- ready_asleep_qid
+    WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1 AND y.run_at > p_now
+    ORDER BY y.qid, y.run_at LIMIT 1
+$$;
+
 -- How many of the available jobs of a queue are not due, by counting those that are, up to a bound; the bound, if there are more.
 CREATE FUNCTION beyond_due(p_now bigint, p_qid integer, p_cap integer, p_available bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -1066,22 +1074,40 @@ BEGIN
     );
 END $$;
 
--- The places of expired jobs that a visit has passed over.
-CREATE FUNCTION doomed(rule policies, gates task_gates, p_now bigint, v visit) RETURNS tid[]
+-- The places of expired jobs that a visit has passed over, at most so many.
+CREATE FUNCTION doomed(rule policies, gates task_gates, p_now bigint, v visit, p_most integer) RETURNS tid[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN ARRAY(  -- lanes_tid, ready_doomed
         SELECT y.place FROM open_lanes(v.tid, gates.closed) AS l CROSS JOIN LATERAL looked_at(rule, gates, v, l.task) AS u CROSS JOIN LATERAL (
             SELECT y.ctid AS place, y.run_at, y.priority, y.id FROM ready AS y
             WHERE coalesce(y.lane, y.qid) = l.lane AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= p_now
-            ORDER BY y.dies_at + 0 LIMIT 1000
+            ORDER BY y.dies_at + 0 LIMIT p_most
         ) AS y
         WHERE (
             CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END,
             CASE WHEN rule.ageing IS NULL THEN y.run_at ELSE 0 END, y.id
         ) <= (u.level, u.due, u.id)
-        LIMIT 1000
+        LIMIT p_most
     );
+END $$;
+
+-- Cancel expired jobs that visits have passed over, at most so many, all together.
+CREATE FUNCTION expire_passed(
+    scope claim_scope, rule policies, gates task_gates, p_now bigint, p_visits visit[], p_most integer
+) RETURNS SETOF answer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_places tid[] := '{}';
+    v visit;
+BEGIN
+    IF NOT scope.dying THEN
+        RETURN;
+    END IF;
+    FOREACH v IN ARRAY p_visits LOOP
+        EXIT WHEN cardinality(v_places) >= p_most;
+        v_places := v_places || CASE WHEN v.cost > 0 THEN doomed(rule, gates, p_now, v, p_most - cardinality(v_places)) END;
+    END LOOP;
+    RETURN QUERY SELECT * FROM expire(p_now, v_places);
 END $$;
 
 -- A tenant that alone has the lowest count is visited until another comes first. Returns how many jobs that is, so that
@@ -1238,12 +1264,12 @@ BEGIN
                 v.passed_at := passed_over(rule, gates, p_now, v, v_bound);
                 v_passed := v_passed || CASE WHEN v.passed_at IS NOT NULL THEN ARRAY[v] END;
             END IF;
-            IF scope.dying AND v.cost > 0 THEN
-                RETURN QUERY SELECT * FROM expire(p_now, doomed(rule, gates, p_now, v));
-            END IF;
             v_below := least(v_below, CASE WHEN v.cost > 0 AND NOT v.rests THEN v.count + v.taken END);
             v_done := v_done || v;
         END LOOP;
+        RETURN QUERY SELECT * FROM expire_passed(scope, rule, gates, p_now, v_done, v_budget);
+        GET DIAGNOSTICS v_some = ROW_COUNT;
+        v_budget := v_budget - v_some;
         v_some := cardinality(v_places);
         IF v_some > 0 THEN
             RETURN QUERY SELECT * FROM take(p_now, v_qid, v_name, p_holder, p_lease_for, p_want, v_places, v_owners, p_ord);

@@ -22,22 +22,6 @@ SET search_path FROM CURRENT SET enable_seqscan = off AS $$
         OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = p_id)
 $$;
 
--- Lock a job that waits. False: somebody else has locked it. NULL: it does not wait.
-CREATE FUNCTION try_waiting(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-BEGIN
-    PERFORM 1 FROM ready AS y WHERE y.id = p_id FOR UPDATE SKIP LOCKED;  -- ready_pkey
-    IF NOT FOUND THEN
-        PERFORM 1 FROM paused AS p WHERE p.id = p_id FOR UPDATE SKIP LOCKED;  -- paused_pkey
-    END IF;
-    IF FOUND THEN
-        RETURN true;
-    END IF;
-    RETURN CASE
-        WHEN EXISTS (SELECT 1 FROM ready AS y WHERE y.id = p_id) OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = p_id) THEN false
-    END;
-END $$;
-
 -- Lock the schedules of several plans, and jobs that may be cancelled, in the order that all transactions use. Part of
 -- ``plan_v1``.
 CREATE FUNCTION lock_plans(p_names text[], p_versions bigint[], p_ticks integer[], t_overlaps smallint[]) RETURNS void
@@ -60,34 +44,35 @@ BEGIN
         PERFORM lock_keys(array_agg(n.id), array_agg((find_place(n.id)).qid)) FROM (
             SELECT DISTINCT a.last_job FROM unnest(v_cancelling) AS c (name)
             JOIN agenda AS a ON a.name = ANY (ARRAY[c.name]) WHERE a.last_job IS NOT NULL ORDER BY a.last_job
-        ) AS n (id) WHERE try_waiting(n.id);
+        ) AS n (id) WHERE try_live(n.id, false);
     END IF;
 END $$;
+
+-- The ticks of plans that have a job: which plan, which of all ticks, and which of all jobs.
+CREATE FUNCTION fires(p_ticks integer[], t_fires boolean[]) RETURNS TABLE (plan bigint, tick bigint, ord bigint) LANGUAGE sql IMMUTABLE AS $$
+    SELECT n.plan, t, row_number() OVER (ORDER BY n.plan, t) FROM (
+        SELECT p.plan, p.ticks, sum(p.ticks) OVER (ORDER BY p.plan) AS upto FROM unnest(p_ticks) WITH ORDINALITY AS p (ticks, plan)
+    ) AS n CROSS JOIN LATERAL generate_series(n.upto - n.ticks + 1, least(n.upto, cardinality(t_fires))) AS t WHERE t_fires[t]
+$$;
 
 -- The rows of plans. Where a schedule is its tenant's own, so are the groups of its jobs.
 CREATE FUNCTION fired_rows(p_names text[], p_ticks integer[], t_fires boolean[], p_rows job_row[]) RETURNS job_row[]
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
-    v_tick integer := 0;
-    v_row integer := 0;
+    f record;
     r job_row;
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM unnest(p_rows) AS n WHERE n.group_name IS NOT NULL) THEN
         RETURN p_rows;
     END IF;
-    FOR i IN 1..cardinality(p_names) LOOP
-        FOR t IN v_tick + 1..v_tick + p_ticks[i] LOOP
-            CONTINUE WHEN NOT t_fires[t];
-            v_row := v_row + 1;
-            r := p_rows[v_row];
-            IF r.group_name IS NOT NULL AND EXISTS (  -- schedules_pkey
-                SELECT 1 FROM schedules AS s WHERE s.name = p_names[i] AND (s.scoped OR starts_with(s.name, key_scope(s.tenant)))
-            ) THEN
-                r.group_name := scoped_group(r.tenant, r.group_name);
-                p_rows[v_row] := r;
-            END IF;
-        END LOOP;
-        v_tick := v_tick + p_ticks[i];
+    FOR f IN SELECT x.* FROM fires(p_ticks, t_fires) AS x LOOP
+        r := p_rows[f.ord];
+        IF r.group_name IS NOT NULL AND EXISTS (  -- schedules_pkey
+            SELECT 1 FROM schedules AS s WHERE s.name = p_names[f.plan] AND (s.scoped OR starts_with(s.name, key_scope(s.tenant)))
+        ) THEN
+            r.group_name := scoped_group(r.tenant, r.group_name);
+            p_rows[f.ord] := r;
+        END IF;
     END LOOP;
     RETURN p_rows;
 END $$;
@@ -139,7 +124,7 @@ BEGIN
         END IF;
         v_known := FOUND;
         IF v_known AND p_versions[i] IS NOT NULL AND 2 = ANY (t_overlaps[v_tick + 1:v_tick + p_ticks[i]]) THEN
-            v_known := try_waiting(s.last_job) IS NOT FALSE;
+            v_known := try_live(s.last_job, false) IS NOT FALSE;
         END IF;
         v_fired := 0;
         IF NOT v_known THEN
@@ -216,8 +201,6 @@ CREATE FUNCTION check_own_plans(
     t_fires boolean[], p_rows job_row[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
-    v_fired integer := 0;
-    v_tick bigint := 0;
     v_most CONSTANT integer := 2 * coalesce(cardinality(p_rows), 0) + (SELECT count(DISTINCT n) FROM unnest(p_names) AS n);
 BEGIN
     PERFORM refuse(format('slot of a schedule: expected none before %s, got %s', a.slot, n.slot))
@@ -228,17 +211,10 @@ BEGIN
     ELSIF 0 > ANY (p_ticks) THEN
         PERFORM refuse('ticks: expected 0 or more of each plan');
     END IF;
-    FOR i IN 1..coalesce(cardinality(p_names), 0) LOOP
-        FOR t IN v_tick + 1..least(v_tick + p_ticks[i], cardinality(t_fires)) LOOP
-            CONTINUE WHEN t_fires[t] IS NOT TRUE;
-            v_fired := v_fired + 1;
-            PERFORM refuse_reserved((p_rows[v_fired]).headers, ARRAY[
-                format('headrace-slot %s:%s', replace(p_uids[i]::text, '-', ''), t_slots[t]), 'headrace-schedule ' || p_names[i],
-                'headrace-schedule ' || p_said[i], 'headrace-delivery at_most_once'
-            ]);
-        END LOOP;
-        v_tick := v_tick + p_ticks[i];
-    END LOOP;
+    PERFORM refuse_reserved((p_rows[f.ord]).headers, ARRAY[
+        format('headrace-slot %s:%s', replace(p_uids[f.plan]::text, '-', ''), t_slots[f.tick]), 'headrace-schedule ' || p_names[f.plan],
+        'headrace-schedule ' || p_said[f.plan], 'headrace-delivery at_most_once'
+    ]) FROM fires(p_ticks, t_fires) AS f;
 END $$;
 
 -- ``plan_v1`` for a confined role, as when it runs a schedule of its own out of turn. Its jobs must fit.

@@ -39,11 +39,15 @@ $$;
 
 -- What the store takes up: bytes of all tables with their indexes, without what is free in them; rows that are dead but
 -- not vacuumed, how far the server's log of writes has come, in bytes since it was made, and what is free. What is kept
--- aside does not count as used.
-CREATE FUNCTION usage_v1() RETURNS TABLE (used bigint, dead_tuples bigint, wal bigint, reserve bigint, free bigint)
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+-- aside does not count as used. And how much the server has to do: commits of this database, and how often a part of the
+-- log could not be archived, both since its statistics begin.
+CREATE FUNCTION usage_v1() RETURNS TABLE (
+    used bigint, dead_tuples bigint, wal bigint, reserve bigint, free bigint, commits bigint, archive_failures bigint
+) LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     SELECT s.bytes - f.free, s.dead, CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint END,
-        coalesce(pg_relation_size(to_regclass('reserve')), 0), f.free
+        coalesce(pg_relation_size(to_regclass('reserve')), 0), f.free,
+        (SELECT d.xact_commit FROM pg_catalog.pg_stat_database AS d WHERE d.datname = current_database()),
+        (SELECT a.failed_count FROM pg_catalog.pg_stat_archiver AS a)
     FROM (
         SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS bytes, coalesce(sum(pg_stat_get_dead_tuples(c.oid)), 0)::bigint AS dead
         FROM pg_catalog.pg_class AS c

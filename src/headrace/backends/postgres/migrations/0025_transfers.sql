@@ -127,33 +127,10 @@ $$;
 
 -- A whole job, as clients send it. ``key`` is NULL if the job had lost it.
 CREATE TYPE parcel_row AS (
-    id uuid,
-    queue text,
-    task text,
-    state smallint,
-    tenant text,
-    key text,
-    priority smallint,
-    run_at bigint,
-    enqueued_at bigint,
-    expires_at bigint,
-    finished_at bigint,
-    epoch bigint,
-    attempt integer,
-    lost integer,
-    max_attempts integer,
-    timeout bigint,
-    result_ttl bigint,
-    headers bytea,
-    reason text,
-    parameters bytea,
-    vm_state bytea,
-    metadata bytea,
-    blob bytea,
-    error bytea,
-    result bytea,
-    group_name text,
-    held_until bigint,
+    id uuid, queue text, task text, state smallint, tenant text, key text, priority smallint, run_at bigint,
+    enqueued_at bigint, expires_at bigint, finished_at bigint, epoch bigint, attempt integer, lost integer,
+    max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, reason text, parameters bytea,
+    vm_state bytea, metadata bytea, blob bytea, error bytea, result bytea, group_name text, held_until bigint,
     begun boolean
 );
 

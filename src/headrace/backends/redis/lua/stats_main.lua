@@ -1,9 +1,10 @@
 -- Counts what the store has, some queues and some workers at a time.
 -- ARGV: now or '', queue names (msgpack; '' : all), the cursor to continue with all queues ('' : no more), the worker to begin with
 -- ('' : none). Answers for each queue: name, whether it is paused, jobs that are available, scheduled, running, paused,
--- completed, cancelled, failed, how long the first has been due (-1: none is), the end of the pause (-1: none), and the level to continue
--- with in search of older jobs ('' : none); the cursor to continue with ('0': no more queues); holders and their workers; the worker to
--- continue with (-1: no more); jobs and bytes of each ended state; ticks; keys that outlive their jobs.
+-- completed, cancelled, failed, how long the first has been due (-1: none is), the end of the pause (-1: none), in how long the first
+-- of those that are scheduled is due (-1: none is), and the level to continue with in search of older jobs ('' : none); the cursor to
+-- continue with ('0': no more queues); holders and their workers; the worker to continue with (-1: no more); jobs and bytes of each
+-- ended state; ticks; keys that outlive their jobs.
 
 -- How many queues, levels and bytes of workers one call reads, roughly.
 local QUEUES, LEVELS, MOST_READ = 200, 1000, 1024 * 1024
@@ -29,6 +30,11 @@ local function age_of(key)
     return first and first <= now and now - first or -1
 end
 
+-- Returns when the first job by run_at that is not due is.
+local function after(key)
+    return tonumber(call('ZRANGEBYSCORE', key, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]) or math.huge
+end
+
 local left = LEVELS
 
 -- Returns that time for the levels of a queue after its first, and the level to continue with.
@@ -46,15 +52,18 @@ end
 
 local function look_at(name, qid, counts, pause)
     local scheduled = call('ZCOUNT', base .. ':f:' .. qid, '(' .. at, '+inf')
+    local later = after(base .. ':f:' .. qid)
     local first, age, rest = call('ZSCORE', base .. ':pq', qid), age_in(qid, '-inf')
     age = math.max(age, first and age_of(base .. ':r:' .. qid .. ':' .. first) or -1, age_of(base .. ':f:' .. qid))
     if is_governed(qid) then
         scheduled = scheduled + call('ZCOUNT', base .. ':F:' .. qid, '(' .. at, '+inf')
+        later = math.min(later, after(base .. ':F:' .. qid))
         age = math.max(age, age_of(base .. ':H:' .. qid), age_of(base .. ':F:' .. qid))
     end
     return {
         name, pause > now and 1 or 0, counts[1], scheduled, counts[2], counts[3], counts[4], counts[5], counts[6], number(age),
-        pause > now and pause < FOREVER and number(pause) or -1, rest,
+        pause > now and pause < FOREVER and number(pause) or -1,
+        later < math.huge and number(later - now) or -1, rest,
     }
 end
 

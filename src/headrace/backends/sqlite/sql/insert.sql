@@ -4,6 +4,14 @@
 -- The last entry of the INTEGER PRIMARY KEY.
 SELECT coalesce(max(seq), 0) FROM jobs
 
+-- name: alone
+-- UNIQUE (name) of queues, twice; the last entry of the INTEGER PRIMARY KEY; UNIQUE jobs_id. None: the queue is not
+-- known or has rules, or the store has a depth, or the id is known.
+SELECT q.qid, (SELECT coalesce(max(j.seq), 0) FROM jobs AS j) FROM queues AS q
+WHERE q.name = ?1 AND NOT q.governed AND q.depth IS NULL
+    AND NOT EXISTS (SELECT 1 FROM jobs AS k WHERE k.id = ?2)
+    AND NOT EXISTS (SELECT 1 FROM queues AS s WHERE s.name = ?3 AND s.depth IS NOT NULL)
+
 -- name: job
 -- INTEGER PRIMARY KEY, appended; UNIQUE jobs_id; jobs_objects if it has references.
 INSERT INTO jobs (

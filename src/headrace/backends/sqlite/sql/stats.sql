@@ -38,7 +38,7 @@ WITH RECURSIVE level (priority) AS (
 
 -- name: lanes
 -- PRIMARY KEY of ready, for each lane: a bounded number of its delayed jobs; the heads of its first priorities; the last
--- of these, if there may be more; and the head of its lane of delayed jobs.
+-- of these, if there may be more; the head of its lane of delayed jobs; and the first that is not due.
 SELECT
     wanted.value,
     (
@@ -55,7 +55,8 @@ SELECT
         FROM level AS l
     ),
     ({first_levels} SELECT l.priority FROM level AS l LIMIT 1 OFFSET ?4 - 1),
-    (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = {delayed} - wanted.value AND r.priority = 0)
+    (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = {delayed} - wanted.value AND r.priority = 0),
+    (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = {delayed} - wanted.value AND r.priority = 0 AND r.run_at > ?2)
 FROM carray(?1) AS wanted
 
 -- name: levels

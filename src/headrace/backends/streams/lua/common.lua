@@ -21,8 +21,6 @@
 local call = redis.call
 local base = KEYS[1]
 local GROUP = 'headrace'
-local SIGNALS, SIGNAL_TTL = 8, 60
-local ONES = {'', '', '', '', '', '', '', ''}
 local LAST = 2 ^ 53  -- numbers below it are exact here
 
 local general = call('HMGET', base .. ':G', 'floor', 'run', 'skew')
@@ -92,18 +90,6 @@ local function put(queue, from, instant)
         end
     end
     return due
-end
-
-local function wake(queue, jobs)
-    local signals = key('g', queue)
-    local there = call('LLEN', signals)
-    local more = math.min(jobs, SIGNALS - there)
-    if more > 0 then
-        call('LPUSH', signals, unpack(ONES, 1, more))
-    end
-    if there == 0 then
-        call('EXPIRE', signals, SIGNAL_TTL)
-    end
 end
 
 local function is_epoch(text)

@@ -12,7 +12,7 @@ if call('HEXISTS', meta, 'feeds') == 0 then
 end
 if #ARGV > 9 then
     call('HINCRBY', meta, 'feeds', 1)
-    wake(queue, put(queue, 10, tonumber(ARGV[9])) - tonumber(ARGV[8]))
+    signal(queue, put(queue, 10, tonumber(ARGV[9])) - tonumber(ARGV[8]))
 end
 call('DEL', key('f', queue))
 return {'OK', call('HGET', meta, 'feeds')}

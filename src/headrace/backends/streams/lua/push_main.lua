@@ -7,8 +7,8 @@ if mode ~= 'o' or feeds ~= ARGV[4] or full == '1' or call('HLEN', key('k', queue
     if mode == 'o' then
         call('HSET', key('m', queue), 'look', '1')
     end
-    wake(queue, jobs)
+    signal(queue, jobs)
     return {'NO', feeds or '', mode or ''}
 end
-wake(queue, put(queue, 7, tonumber(ARGV[6])))
+signal(queue, put(queue, 7, tonumber(ARGV[6])))
 return {'OK', feeds, mode}

@@ -5,5 +5,5 @@ if call('HGET', key('m', queue), 'mode') ~= 'o' then
     call('SADD', base .. ':Q', queue)
     call('HSET', key('m', queue), 'mode', 'x', 'until', whole(real + tonumber(ARGV[4])))
 end
-wake(queue, 1)
+signal(queue, 1)
 return {'OK'}

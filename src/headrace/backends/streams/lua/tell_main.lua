@@ -9,5 +9,5 @@ if call('HGET', meta, 'mode') == 'o' then
         call('HSET', meta, 'at', ARGV[4])
     end
 end
-wake(queue, 1)
+signal(queue, 1)
 return {'OK'}

@@ -141,4 +141,5 @@ def _queue(book: Ledger, queue: str, lives: list[Life], now: int) -> QueueStats:
         count(JobState.CANCELLED),
         count(JobState.FAILED),
         now - oldest if oldest is not None and oldest <= now else None,
+        next_due_in=min((run_at - now for run_at in waits if run_at > now), default=None),
     )
