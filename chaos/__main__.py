@@ -134,7 +134,7 @@ def _scenario(
         case "objects_away":
             return objects_away.run(folder, away=given.away, seed=given.seed, backend=store)
         case "kill_archivers":
-            return kill_archivers.run(folder, deaths=given.kills or 100, seed=given.seed, backend=store)
+            return kill_archivers.run(folder, deaths=given.kills or 160, seed=given.seed, backend=store)
         case "lose_windows":
             return lose_windows.run(folder, rounds=given.kills or 10, away=given.away, **few)
         case "passing_errors":

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from headrace.seam.protocol import Backend
 from headrace.seam.records import Stamp
 from headrace.testing.wrapped import Carry, Wrapped
 from headrace.vault.archiver import Archiver
+from headrace.vault.catalog import Catalog
 from headrace.vault.tables import arrow
 
 T = TypeVar("T")
@@ -70,15 +72,19 @@ class FatalObjects(Objects):
     async def create(self, key: str, body: bytes) -> bool:
         return bool(await self._fuse.burn("objects.create", super().create(key, body)))
 
+    async def delete(self, keys: Sequence[str]) -> None:
+        if keys:
+            await self._fuse.burn("objects.delete", super().delete(keys))
+
 
 async def archive(url: str, vault: str, page: int, fuse: Fuse) -> None:
-    """Archive, until the fuse has burnt down or all is archived."""
+    """Put together what others have written, and archive, until the fuse has burnt down or all is archived."""
     backend = Fatal(open_backend(url), fuse)
     client = Client(backend, connect(url, vault={"url": vault, "page": page}).settings)
     await backend.inner.open()
-    archiver = Archiver(
-        backend, FatalObjects(vault, fuse), client.clock, client.rng, client.observers, client.settings.vault
-    )  # fmt: skip
+    objects = FatalObjects(vault, fuse)
+    await Catalog(objects).compact(client.clock.now())
+    archiver = Archiver(backend, objects, client.clock, client.rng, client.observers, client.settings.vault)
     await archiver.archive()
 
 

@@ -27,7 +27,7 @@ from chaos.worker import make_app
 from headrace import App
 from headrace.errors import StoreFull, Unavailable
 from headrace.keeping.budget import BudgetWatch
-from headrace.seam.records import JobId
+from headrace.seam.records import Cancel, JobId, Selector
 
 MEGABYTE = 1024 * 1024
 WEIGHT = 16_384
@@ -46,6 +46,8 @@ Way = Literal["budget", "none", "reserve"]
 WAYS: dict[str, tuple[Way, ...]] = {
     "sqlite": ("budget", "none"), "postgres": ("budget", "none", "reserve"), "valkey": ("budget", "none"),
 }  # fmt: skip
+OLD = 200
+"""Jobs that have ended before, and are to be removed while the disk is full."""
 _LATE = 0.9
 """The part of a budget that may be used at most when new jobs are refused."""
 _EARLY = ("new jobs are refused from", "are kept for jobs that are under way")
@@ -191,6 +193,7 @@ class _Scene:
         await self._app.janitor.set_budget(1 << 40, reserve=RESERVE)
         await BudgetWatch(await client.backend(), client.observers, client.clock).look()
         kept = (await self._app.janitor.usage()).parts["reserve"]
+        await self._cancel_some()
         for _ in range(20):
             await self._producer.enqueue("10s")
         await asyncio.to_thread(self._site.fill)
@@ -201,8 +204,22 @@ class _Scene:
         left = (await self._app.janitor.usage()).parts["reserve"]
         if left:
             self.problems.append("what was kept aside was not given up: the disk was not full")
+        await self._app.janitor.keep("0s", states="cancelled", count=0)
         await self._app.janitor.run(force=True)
-        return {"bytes kept aside": kept, "seconds until all was done": round(seconds, 1)}
+        removed = sum(one.jobs for one in await self._app.janitor.removed() if one.state == "cancelled")
+        if removed != OLD:
+            self.problems.append(f"expected {OLD} old jobs to be removed while the disk was full, got {removed}")
+        return {
+            "bytes kept aside": kept,
+            "seconds until all was done": round(seconds, 1),
+            "old jobs removed on the full disk": removed,
+        }
+
+    async def _cancel_some(self) -> None:
+        carry: Any = self._app.tasks["carry"]
+        jobs = [carry.options(delay="1h").job(random.randbytes(WEIGHT).hex()) for _ in range(OLD)]
+        ids = [answer.id for answer in await self._app.client.insert(jobs)]
+        await self._app.client.alter(Selector(ids=ids), Cancel())
 
     async def full_to_the_last_byte(self, ledger: Path, pids: Sequence[int]) -> dict[str, object]:
         """Take all room away under load, wait, and give it more."""

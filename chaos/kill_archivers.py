@@ -1,4 +1,5 @@
-"""SIGKILL archivers at every step of their work: each end of a job is in the vault once, and none is missing."""
+"""SIGKILL archivers, which compact the vault too, at every step of their work: each end of a job is in the vault once,
+and none is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from headrace.vault.catalog import Catalog
 PAGE = 20
 _ENDS = (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
 _MINUTE = 60_000_000
-STEPS = {"documents.get", "documents.put", "archive.ended", "objects.create"}
+STEPS = {"documents.get", "documents.put", "archive.ended", "objects.create", "objects.delete"}
 
 
 async def run(folder: Path, *, deaths: int, seed: int, backend: str, jobs: int = 1_500) -> Outcome:

@@ -20,9 +20,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,18 @@ class Day:
     subject_bytes: float
 
 
+Each = Callable[[list[Day]], None]
+
+
 async def _look(subjects: list[Subject]) -> Visited:
     return Visited(move={one.id: "WEEKLY" for one in subjects if one.tier == "DAILY"})
 
 
-async def measure(url: str, store: str, days: int, items: int, tracked: int, *, swept: bool) -> list[Day]:
-    """Day by day: rows come and are processed, subjects are added and visited, old rows and jobs go."""
+async def measure(
+    url: str, store: str, days: int, items: int, tracked: int, *, swept: bool, each: Each = lambda days: None
+) -> list[Day]:
+    """Day by day: rows come and are processed, subjects are added and visited, old rows and jobs go. ``each`` gets all
+    days every evening."""
     clock = ManualClock()
     app = App(Client(connect(url)._backend, Settings.load({"url": url}, env={}, toml={}), clock=clock))
     life = _Life(app, clock, items, tracked, swept=swept)
@@ -101,6 +108,7 @@ async def measure(url: str, store: str, days: int, items: int, tracked: int, *, 
             whole = await _bytes(app.client, store, stats.bytes) - size
             found.append(Day(store, swept, day, stats.rows, stats.bytes, whole, query, count, size / max(count, 1)))
             print(*asdict(found[-1]).values(), flush=True)
+            each(found)
     return found
 
 
@@ -249,6 +257,24 @@ def table(days: Sequence[Day]) -> str:
     return "\n".join(aligned(rows))
 
 
+def save(output: Path, run: dict[str, Any], days: Sequence[Day]) -> None:
+    """Into the file, in the place of the same store's days, with or without a janitor; the rest stays. So a run that is
+    stopped leaves what it has found."""
+    which = run["store"], run["swept"]
+    known = [json.loads(line) for line in output.read_text("utf-8").splitlines()] if output.exists() else []
+    lines = [line for line in known if (line.get("store"), line.get("swept")) != which]
+    lines += [{"kind": "run", **run}, *({"kind": "day", **asdict(one)} for one in days)]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
+
+
+def read(output: Path) -> list[Day]:
+    """All days in a file."""
+    lines = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    found = [{k: v for k, v in one.items() if k != "kind"} for one in lines if one["kind"] == "day"]
+    return [Day(**({"store_bytes": 0} | one)) for one in found]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.studies.hot", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
@@ -262,24 +288,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plot", type=Path, help="draw what --output has, and measure nothing")
     given = parser.parse_args(arguments)
     if given.plot is not None:
-        lines = [json.loads(line) for line in given.output.read_text("utf-8").splitlines()]
-        found = [{k: v for k, v in one.items() if k != "kind"} for one in lines if one["kind"] == "day"]
-        days = [Day(**({"store_bytes": 0} | one)) for one in found]
-        given.plot.write_text(plot(days), "utf-8")
+        given.plot.write_text(plot(read(given.output)), "utf-8")
         return 0
     sizes = (10, 40, 20) if given.quick else (given.days, given.items, given.tracked)
     found: list[Day] = []
+    machine = facts(given.place or Path(tempfile.gettempdir()))
+    sized = dict(zip(("days", "items", "tracked"), sizes, strict=True))
     with Servers(given.place, Cores.pick().other) as servers:
         for store in given.store or STORES:
             for swept in (True, False):
                 span = sizes[0] if swept else min(sizes[0], given.control)
+                run = {"store": store, "swept": swept, "machine": machine} | sized | {"days": span}
+                each = partial(save, given.output, run)
                 with fresh(store, servers, given.place) as place:
-                    found += asyncio.run(measure(place.url, store, span, *sizes[1:], swept=swept))
-    machine = facts(given.place or Path(tempfile.gettempdir()))
-    run = {"kind": "run", "machine": machine} | dict(zip(("days", "items", "tracked"), sizes, strict=True))
-    lines = [run, *[{"kind": "day", **asdict(one)} for one in found]]
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
+                    found += asyncio.run(measure(place.url, store, span, *sizes[1:], swept=swept, each=each))
     print(table(found))
     told = [] if given.quick else verdict(found)
     print("\n".join(told or ["as it is to be" if not given.quick else "no verdict: too small"]))

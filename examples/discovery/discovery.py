@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from msgspec import Struct
 from video_api import VideoApi
 
-from headrace import App, Crawler, Cursor, RowSink, Subject, Table, Tracker, Visited
+from headrace import App, Crawler, Cursor, Subject, Table, Tracker, Visited
 
 TIERS = {"HOURLY": "1h", "DAILY": "1d", "WEEKLY": "7d"}
 DAY = timedelta(days=1)
@@ -28,33 +27,18 @@ class Video(Struct):
     discovered_at: datetime | None = None
 
 
-class Pages:
-    """Takes rows for good: here only how many. A vault writes them as Parquet."""
-
-    def __init__(self) -> None:
-        self.names: set[tuple[str, datetime, str]] = set()
-        self.rows = 0
-
-    async def append(self, table: str, rows: Sequence[Mapping[str, Any]], *, at: datetime, name: str) -> None:
-        if (table, at, name) not in self.names:
-            self.names.add((table, at, name))
-            self.rows += len(rows)
-
-
 class Discovery:
-    """The pipeline on an app."""
+    """The pipeline on an app that has a vault."""
 
-    def __init__(
-        self, app: App, api: VideoApi, sink: RowSink, *, keep: str = "7d", tiers: Mapping[str, str] = TIERS
-    ) -> None:
+    def __init__(self, app: App, api: VideoApi, *, keep: str = "7d", tiers: Mapping[str, str] = TIERS) -> None:
         self.app = app
         self._api = api
         self._tiers = list(tiers)
         self.videos: Table[Video] = app.table(
-            "videos", Video, keep=keep, age="discovered_at", processed="words", keep_unprocessed="14d", archive=sink,
-            sweep="1h", queue="janitor",
+            "videos", Video, keep=keep, age="discovered_at", processed="words", keep_unprocessed="14d",
+            archive=app.vault, sweep="1h", queue="janitor",
         )  # fmt: skip
-        self.watch: Tracker = app.tracker("watch", self.track, tiers, results=sink, queue="tracker")
+        self.watch: Tracker = app.tracker("watch", self.track, tiers, results=app.vault, queue="tracker")
         self.hunt: Crawler = app.crawler("hunt", self.search, every="1h", queue="hunter")
         self.scribe = app.task(self._scribe, name="scribe", queue="scribe")
 

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import tempfile
 
-from discovery import Discovery, Pages
+from discovery import Discovery
 from video_api import VideoApi
 
 from headrace import App, Client, Settings
@@ -17,13 +17,10 @@ TERMS = ("cats", "dogs", "birds", "trains")
 
 
 async def run(folder: str, days: int, items: int) -> list[dict[str, int]]:
-    """A line for every day: rows and bytes of the hot table, subjects, what was archived."""
-    clock, pages = ManualClock(), Pages()
-    client = Client(
-        SqliteBackend(f"{folder}/jobs.db", durability="normal"), Settings.load({}, env={}, toml={}), clock=clock
-    )
-    app = App(client)
-    pipeline = Discovery(app, VideoApi(items // 24 // len(TERMS)), pages)
+    """A line for every day: rows and bytes of the hot table, subjects, rows in the vault."""
+    clock, settings = ManualClock(), Settings.load({"vault": {"url": f"file://{folder}/vault"}}, env={}, toml={})
+    app = App(Client(SqliteBackend(f"{folder}/jobs.db", durability="normal"), settings, clock=clock))
+    pipeline = Discovery(app, VideoApi(items // 24 // len(TERMS)))
     lines = []
     async with app:
         await pipeline.videos.create()
@@ -32,11 +29,20 @@ async def run(folder: str, days: int, items: int) -> list[dict[str, int]]:
             for _ in range(24):
                 await app.drain()
                 clock.advance("1h")
+            await app.vault.archive()
+            await app.vault.compact()
             stats, count = await pipeline.videos.stats(), await pipeline.watch.count()
-            lines.append(
-                {"day": day, "rows": stats.rows, "bytes": stats.bytes, "subjects": count, "archived": pages.rows}
-            )
+            line = {"day": day, "rows": stats.rows, "bytes": stats.bytes, "subjects": count}
+            lines.append(line | {f"{table} in the vault": await in_vault(app, table) for table in ("videos", "watch")})
     return lines
+
+
+async def in_vault(app: App, table: str) -> int:
+    """How many rows of a table were archived."""
+    if table not in await app.vault.tables():
+        return 0
+    [row] = await app.vault.query(f"SELECT count(*) AS rows FROM {table}")
+    return int(row["rows"])
 
 
 def main() -> None:

@@ -67,6 +67,24 @@ def test_the_verdict_names_what_is_not_as_it_should_be() -> None:
     assert "8 days" in " ".join(hot.verdict(_days()[:7]))
 
 
+async def test_what_was_found_is_kept_every_evening_and_other_runs_stay(tmp_path: Path) -> None:
+    output, seen = tmp_path / "hot.jsonl", list[int]()
+    (tmp_path / "a").mkdir()
+
+    def each(days: list[hot.Day]) -> None:
+        hot.save(output, {"store": "sqlite", "swept": True}, days)
+        seen.append(len(hot.read(output)))
+
+    await hot.measure(f"sqlite:///{tmp_path}/a/jobs.db", "sqlite", 3, 20, 5, swept=True, each=each)
+    assert seen == [1, 2, 3]
+    hot.save(output, {"store": "sqlite", "swept": False}, _days(store="sqlite")[-2:])
+    hot.save(output, {"store": "postgres", "swept": True}, _days()[:4])
+    assert len(hot.read(output)) == 9
+    hot.save(output, {"store": "postgres", "swept": True}, _days()[:1])
+    assert [(one.store, one.swept) for one in hot.read(output)].count(("postgres", True)) == 1
+    assert len(hot.read(output)) == 6
+
+
 def test_every_shape_holds_all_subjects(tmp_path: Path) -> None:
     plan = sheets.Plan(subjects=300, sizes=(64,), visits=1, one_by_one=50)
     cells = []

@@ -22,9 +22,12 @@ def test_what_has_ended_is_archived_and_removed_beside_a_drain(servers: Servers,
 
 
 def test_the_verdict_is_by_the_clock_and_by_cpu() -> None:
-    plain = Drained(10_000, False, False, 1.0, 1.0, 0, 0)
-    kept, old = replace(plain, keeping=True), replace(plain, keeping=True, old=True, archived=10_000, removed=10_000)
+    plain = Drained(10_000, False, False, 1.0, 1.0, 0, 0, 0)
+    kept = replace(plain, keeping=True)
+    old = replace(kept, old=True, meanwhile=5_000, archived=10_000, removed=10_000)
     assert verdict("sqlite", [plain, kept, old]) == []
     assert "CPU" in verdict("sqlite", [plain, replace(kept, cpu=1.2), old])[0]
     assert "clock" in verdict("sqlite", [plain, replace(kept, seconds=1.2), old])[0]
+    assert "while others are archived" in verdict("sqlite", [plain, kept, replace(old, seconds=1.2)])[0]
+    assert "few were archived" in verdict("sqlite", [plain, kept, replace(old, meanwhile=900)])[0]
     assert "shows nothing" in verdict("sqlite", [plain, kept, replace(old, archived=5)])[0]

@@ -26,6 +26,8 @@ def test_rules_are_shown_changed_and_removed(shop: Shop, run: Run, run_json: Run
     assert "for ever" in shown
     assert "30d" in shown
     assert "1 rule removed" in run("janitor", "forget", "--state", "completed", *APP).stderr
+    assert '; or "forever"' in run("janitor", "keep", "36500d", *APP, code=2).stderr
+    assert "got both" in run("janitor", "run", "--force", "--every", "1h", *APP, code=2).stderr
     assert "expected a duration" in run("janitor", "keep", "soon", *APP, code=2).stderr
 
 

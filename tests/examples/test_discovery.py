@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
-from discovery import Discovery, Pages
+from discovery import Discovery
 from video_api import VideoApi
 
 from headrace import App, Client, Settings
@@ -17,10 +19,11 @@ RUN = Path(__file__).parents[2] / "examples" / "discovery" / "run.py"
 
 
 async def test_the_hot_table_stays_small_and_nothing_is_forgotten(tmp_path: Path) -> None:
-    clock, pages = ManualClock(), Pages()
+    clock = ManualClock()
     backend = SqliteBackend(tmp_path / "jobs.db", durability="normal")
-    app = App(Client(backend, Settings.load({}, env={}, toml={}), clock=clock))
-    pipeline = Discovery(app, VideoApi(2), pages, keep="2d", tiers={"DAILY": "1d", "WEEKLY": "7d"})
+    settings = Settings.load({"vault": {"url": f"file://{tmp_path}/vault"}}, env={}, toml={})
+    app = App(Client(backend, settings, clock=clock))
+    pipeline = Discovery(app, VideoApi(2), keep="2d", tiers={"DAILY": "1d", "WEEKLY": "7d"})
     rows, size = [], []
     async with app:
         await pipeline.videos.create()
@@ -42,8 +45,23 @@ async def test_the_hot_table_stays_small_and_nothing_is_forgotten(tmp_path: Path
         cursor = await pipeline.hunt.get("cats")
         assert cursor is not None
         assert cursor.pages == 40
-    archived = sum(1 for name, _, _ in pages.names if name == "videos")
-    assert archived > 0
+        [archived] = await app.vault.query("SELECT count(*) AS rows, count(DISTINCT id) AS ids FROM videos")
+        assert archived["rows"] == archived["ids"] == found - rows[-1]
+        [seen] = await app.vault.query("SELECT count(*) AS rows, count(DISTINCT (id, watch.at)) AS visits FROM watch")
+        assert seen["rows"] == seen["visits"] > found
+        assert (await app.vault.verify()).problems == []
+
+
+def test_workers_run_it(tmp_path: Path) -> None:
+    """As the docs say: each part in a process of its own."""
+    path = os.pathsep.join([str(RUN.parent), os.environ.get("PYTHONPATH", "")])
+    given = [sys.executable, "-m", "headrace", "worker", "service:app", "--queue", "hunter", "--burst"]
+    done = subprocess.run(
+        given, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    with sqlite3.connect(tmp_path / "discovery.db") as database:
+        assert database.execute("SELECT count(*) FROM videos").fetchone() == (100,)
 
 
 def test_the_program_runs(tmp_path: Path) -> None:
@@ -51,3 +69,4 @@ def test_the_program_runs(tmp_path: Path) -> None:
     done = subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "day 1  rows 96" in done.stdout
+    assert "videos in the vault 0" in done.stdout

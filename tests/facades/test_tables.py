@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 from msgspec import Struct
 
 from headrace import App, Subject, Table, Visited
+from headrace.api import table as api_table
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, InvalidJob, SafetyStop, StoreFull
+from headrace.hot import sweeping
 from headrace.vault.tables import decode
 from tests.facades.harness import Store, within
 
@@ -33,16 +36,22 @@ class Video(Struct):
 
 
 class Sink:
+    """An archive that stores what it has by name already not again. It may fail after it has stored, or before."""
+
     def __init__(self) -> None:
         self.files: dict[str, list[Mapping[str, Any]]] = {}
         self.fails = 0
+        self.refuses = 0
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:
         return [row for rows in self.files.values() for row in rows]
 
     async def append(self, table: str, rows: Sequence[Mapping[str, Any]], *, at: datetime, name: str) -> None:
-        self.files[name] = [*rows]
+        if self.refuses:
+            self.refuses -= 1
+            raise OSError("it is away")
+        self.files.setdefault(name, [*rows])
         if self.fails:
             self.fails -= 1
             raise OSError("the answer was lost")
@@ -74,6 +83,11 @@ class World:
         with psycopg.connect(self.store.url.partition("?")[0], autocommit=True, options=options) as server:
             found = server.execute(sql.encode())
             return found.fetchall() if found.description else []
+
+    def indexes(self, table: str) -> int:
+        if self.store.kind == "sqlite":
+            return len(self.run(f"SELECT name FROM pragma_index_list('{table}')"))
+        return len(self.run(f"SELECT 1 FROM pg_index WHERE indrelid = '{table}'::regclass AND indisvalid"))
 
     async def fill(self, table: Table[Video], days: int, each: int, **given: Any) -> None:
         for day in range(days):
@@ -127,6 +141,35 @@ async def test_rows_are_archived_before_they_go_and_once(world: World) -> None:
     assert {row["views"] for row in sink.rows} == {3}
 
 
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_page_that_was_begun_is_archived_once_whatever_becomes_old_meanwhile(
+    world: World, stored: bool
+) -> None:
+    sink = Sink()
+    table = world.table(archive=sink, share=1.0)
+    await table.create()
+    await world.fill(table, 9, 5)
+    sink.fails, sink.refuses = (1, 0) if stored else (0, 1)
+    with pytest.raises(OSError, match=r"lost|away"):
+        await table.sweep()
+    world.clock.advance("1d")
+    await table.put_many([Video(f"late {n}", discovered_at=world.now - 30 * DAY) for n in range(3_000)])
+    done = await table.sweep(force=True)
+    assert (done.deleted, done.archived) == (3_015, 3_015)
+    assert len(sink.rows) == len({row["id"] for row in sink.rows}) == 3_015
+
+
+async def test_sweeps_at_once_archive_every_row_once(world: World) -> None:
+    sink = Sink()
+    table = world.table(archive=sink, share=1.0)
+    await table.create()
+    await world.fill(table, 1, 2_500)
+    world.clock.advance("8d")
+    done = await asyncio.gather(*(table.sweep(force=True) for _ in range(3)))
+    assert sum(one.deleted for one in done) == 2_500
+    assert len(sink.rows) == len({row["id"] for row in sink.rows}) == 2_500
+
+
 async def test_a_row_that_changes_after_it_was_archived_stays(world: World) -> None:
     class Slow(Sink):
         async def append(self, table: str, rows: Sequence[Mapping[str, Any]], *, at: datetime, name: str) -> None:
@@ -178,6 +221,36 @@ async def test_a_clock_that_jumps_ahead_deletes_nothing(world: World) -> None:
     assert (await table.stats()).rows == 100
 
 
+async def test_a_new_row_does_not_vouch_for_a_clock_that_jumped_ahead(world: World) -> None:
+    table = world.table()
+    await table.create()
+    await world.fill(table, 7, 20)
+    assert (await table.sweep()).deleted == 0
+    world.clock.advance("3d2h")
+    await table.put_many([Video("new", discovered_at=world.now)])
+    for _ in range(2):
+        with pytest.raises(SafetyStop, match="clock"):
+            await table.sweep()
+    assert "clock" in (await table.preview()).stopped
+    assert (await table.stats()).rows == 141
+    assert (await table.sweep(force=True)).deleted == 60
+    world.clock.advance("1d")
+    await table.put_many([Video(f"newer {n}", discovered_at=world.now) for n in range(20)])
+    assert (await table.sweep()).deleted == 20
+
+
+@pytest.mark.parametrize("sweep", ["7d", "0 0 1 * *"])
+async def test_a_sweep_that_comes_seldom_is_in_time(world: World, sweep: str) -> None:
+    world.clock.advance(datetime(2027, 3, 1, tzinfo=UTC) - world.now)
+    table = world.table(share=1.0, sweep=sweep)
+    await table.create()
+    await world.fill(table, 7, 5)
+    assert (await table.sweep()).deleted == 0
+    world.clock.advance("7d" if sweep == "7d" else "31d")
+    await table.put_many([Video("new", discovered_at=world.now)])
+    assert (await table.sweep()).deleted == 35
+
+
 async def test_workers_sweep_on_a_schedule(world: World) -> None:
     table = world.table(sweep="1h")
     await table.create()
@@ -209,6 +282,88 @@ async def test_a_table_of_ones_own_gets_an_age_and_old_rows_keep_theirs(world: W
     assert (await table.sweep()).deleted == 1
     assert await table.backfill() == 1
     assert sorted(row[0] for row in world.run("SELECT id FROM videos")) == ["1", "none"]
+
+
+async def test_a_sweep_that_deletes_very_many_rows_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_table, "_MANY", 15)
+    told: list[tuple[str, str]] = []
+    world.app.observe(lambda event: told.append((event.alert or "", event.detail)))
+    table = world.table()
+    await table.create()
+    await world.fill(table, 9, 10)
+    assert (await table.sweep()).deleted == 20
+    assert [detail for alert, detail in told if alert == "many_deleted"] == [
+        "many_deleted: a sweep of table 'videos' deleted 20 rows"
+    ]
+
+
+async def test_every_table_gets_an_index_of_its_age_whatever_its_name(world: World) -> None:
+    """Two names that begin alike, and two that run together."""
+    one, two = f"{'v' * 40}_a", f"{'v' * 40}_b"
+    for name, age in ((one, "at"), (two, "at"), ("v_x", "y"), ("v", "x_y")):
+        kind = "TEXT" if world.store.kind == "sqlite" else "timestamptz"
+        world.run(f"DROP TABLE IF EXISTS {name}")
+        world.run(f"CREATE TABLE {name} (id text PRIMARY KEY, {age} {kind})")
+        world.run(f"INSERT INTO {name} (id) VALUES ('a')")
+        table = world.app.table(name, keep="7d", age=age)
+        await table.prepare()
+        await table.prepare()
+        assert world.indexes(name) == 2, "that of the key is the other"
+    world.run("CREATE TABLE videos (id text PRIMARY KEY, at " + ("TEXT)" if world.store.kind == "sqlite" else "date)"))
+    world.run("CREATE INDEX mine ON videos (at, id)")
+    await world.app.table("videos", keep="7d", age="at").prepare()
+    assert world.indexes("videos") == 2, "one of your own will do"
+
+
+async def test_others_write_while_an_index_of_the_age_is_made(tmp_path: Path) -> None:
+    store = Store("postgres", tmp_path)
+    world = World(store, tmp_path)
+    await world.app.client.open()
+    world.run("DROP TABLE IF EXISTS videos")
+    world.run("CREATE TABLE videos (id text PRIMARY KEY, at timestamptz)")
+    world.run("INSERT INTO videos VALUES ('a', now())")
+    url = store.url.partition("?")[0]
+    table = world.app.table("videos", keep="7d", age="at")
+    async with await psycopg.AsyncConnection.connect(url) as slow:
+        await slow.execute("INSERT INTO public.videos VALUES ('b', now())")
+        making = asyncio.create_task(table.prepare())
+        while not world.run(
+            "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX%' AND wait_event_type = 'Lock'"
+        ):
+            assert not making.done()
+            await asyncio.sleep(0.02)
+        async with asyncio.timeout(20):
+            await asyncio.to_thread(world.run, "INSERT INTO videos VALUES ('c', now())")
+        assert not making.done()
+        await slow.commit()
+        await within(making)
+    assert world.indexes("videos") == 2
+    world.run(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid IN (SELECT indexrelid FROM pg_index WHERE "
+        "indrelid = 'videos'::regclass AND NOT indisprimary)"
+    )
+    assert world.indexes("videos") == 1
+    await table.prepare()
+    assert world.indexes("videos") == 2, "one that a death left half done is made anew"
+    await store.close()
+
+
+async def test_a_sweep_reads_what_goes_and_about_as_much_besides(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backlog that one sweep cannot delete is counted whole; so its share cannot be got round."""
+    monkeypatch.setattr(sweeping, "MOST", 20)
+    monkeypatch.setattr(sweeping, "PAGE", 10)
+    table = world.table(share=0.5, floor=5, gap="30d")
+    await table.create()
+    await world.fill(table, 9, 5)
+    plan = await table.preview()
+    assert (plan.deleted, plan.kept, plan.stopped) == (10, None, "")
+    done = await table.sweep()
+    assert (done.deleted, done.kept) == (10, None)
+    world.clock.advance("6d")
+    with pytest.raises(SafetyStop, match="30 of 35 rows"):
+        await table.sweep()
+    assert (await table.preview()).deleted == (await table.sweep(force=True)).deleted == 20
+    assert (await table.stats()).rows == 15
 
 
 async def test_what_is_refused(world: World) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+
+import psycopg
+import pytest
 
 from headrace import App, Subject, Tracker, Visited
 from headrace.core.clock import ManualClock
@@ -68,6 +72,24 @@ async def test_a_visit_whose_worker_vanished_is_made_again(store: Store) -> None
         clock.advance("1m")
         await within(app.drain())
         assert sorted(book.seen) == sorted(ids(200))
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_row_and_its_tracking_are_one_transaction(tmp_path: Path, commits: bool) -> None:
+    store, clock, book = Store("postgres", tmp_path), ManualClock(), Book()
+    app, watch = tracked(store, clock, book)
+    async with app, await psycopg.AsyncConnection.connect(store.url.partition("?")[0]) as connection:
+        await connection.execute("CREATE TEMPORARY TABLE videos (id text)")
+        await connection.commit()
+        await connection.execute("INSERT INTO videos VALUES ('a')")
+        await app.bind(connection).enqueue(watch.adding, ["a", "b"], "DAILY")
+        await within(app.drain())
+        assert await watch.count() == 0, "nobody sees it yet"
+        await (connection.commit() if commits else connection.rollback())
+        await within(app.drain())
+        rows = await (await connection.execute("SELECT id FROM videos")).fetchall()
+        assert (len(rows), await watch.count("DAILY")) == ((1, 2) if commits else (0, 0))
+    await store.close()
 
 
 async def test_writers_at_once_lose_nothing(store: Store) -> None:

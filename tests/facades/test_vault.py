@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -26,6 +29,7 @@ from headrace.types import JobState, NewJob, Sections
 from headrace.vault import unarchived
 from headrace.vault.archiver import Archiver
 from headrace.vault.catalog import Catalog
+from headrace.vault.row_catalog import RowCatalog
 from tests import objects
 from tests.facades.harness import Store
 
@@ -307,6 +311,30 @@ async def test_a_query_over_too_much_that_is_not_archived_is_refused_unless_its_
     assert row["jobs"] == 6
 
 
+async def test_a_vault_that_was_left_goes_on_where_it_ended(store: Store, tmp_path: Path) -> None:
+    place = await make(store, tmp_path)
+    await place.end(10)
+    place.clock.advance("2m")
+    await place.app.vault.archive()
+    await place.app.vault.leave()
+    await place.app.vault.leave()
+    await place.end(13)
+    place.clock.advance("2m")
+    elsewhere = store.app(clock=place.clock, vault={"url": f"file://{tmp_path}/elsewhere", "page": 7})
+    assert await elsewhere.vault.archive() == 23, "another one begins with what there is"
+    await elsewhere.vault.leave()
+    place.vault = False
+    place.clock.advance("30m")
+    assert await place.sweep() == 0
+    assert await place.app.vault.archive() == 13
+    found = await place.app.vault.verify()
+    assert (found.jobs, found.problems) == (23, [])
+    assert len(await place.rows()) == len(set(await place.rows())) == 23
+    place.clock.advance("3h")
+    await place.end(1)
+    assert await place.sweep() == 23
+
+
 class Dies(BaseException):
     """The end of a process."""
 
@@ -430,9 +458,117 @@ async def test_rows_of_your_own(memory: Store, tmp_path: Path) -> None:
     assert key.startswith("metrics/date=2027-01-15/hour=08/")
     assert (place.folder / key).stat().st_size > 0
     assert await place.app.vault.append("metrics", []) is None
-    for bad in ("a/b", "jobs", "..", ""):
+    for bad in ("a/b", "jobs", "attempts", "..", ""):
         with pytest.raises(InvalidJob):
             await place.app.vault.append(bad, [{"a": 1}])
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def rows_app(request: pytest.FixtureRequest, memory: Store, tmp_path: Path) -> App:
+    """An app whose vault has rows of two tables, in many files of two hours."""
+    url = f"file://{tmp_path}/vault" if request.param == "directory" else objects.server().url(f"vault/{uuid4()}")
+    return memory.app(clock=ManualClock(), vault={"url": url})
+
+
+async def fill(app: App) -> None:
+    early = to_datetime(app.client.clock.now() - 5 * HOUR)
+    for hour in range(2):
+        for n in range(6):
+            rows = [{"id": f"{hour}-{n}-{m}", "views": n} | ({"more": 1.5} if n == 3 else {}) for m in range(10)]
+            await app.vault.append('odd *[name] "', rows, at=early + timedelta(hours=hour), name=f"page {n}")
+    await app.vault.append("metrics", [{"id": "x", "at": early}])
+
+
+async def test_rows_of_your_own_are_listed_asked_put_together_and_checked(rows_app: App) -> None:
+    vault, odd = rows_app.vault, 'odd *[name] "'
+    await fill(rows_app)
+    assert await vault.tables() == ["metrics", odd]
+    assert len(await vault.files(table=odd)) == 12
+    ask = 'SELECT count(*) AS rows, count(DISTINCT id) AS ids, sum(more) AS more FROM "odd *[name] """'
+    expected = [{"rows": 120, "ids": 120, "more": 30.0}]
+    assert await vault.query(ask) == expected
+    assert (await vault.confined(ask)).rows == [[120, 120, 30.0]]
+    since = to_datetime(rows_app.client.clock.now() - 4 * HOUR)
+    assert (await vault.query(ask, since=since))[0]["rows"] == 60
+    done = await vault.compact()
+    assert (done.made, done.removed) == (2, 12)
+    assert len(await vault.files(table=odd)) == 2
+    assert await vault.query(ask) == expected
+    await vault.append(
+        odd, [{"id": "0-1-0", "views": 1}], at=to_datetime(rows_app.client.clock.now() - 5 * HOUR), name="page 1"
+    )
+    assert await vault.query(ask) == expected, "somebody slow has written it again"
+    await vault.append(odd, [{"id": "new"}], at=since)
+    assert (await vault.query(ask))[0]["rows"] == 121
+    done = await vault.compact()
+    assert (done.made, done.removed) == (1, 3)
+    again = await vault.compact()
+    assert again.made == again.removed == 0
+    assert (await vault.query(ask))[0]["rows"] == 121
+    found = await vault.verify()
+    assert (found.files, found.problems) == (3, [])
+    joined = await vault.query("SELECT count(*) AS n FROM metrics AS m LEFT JOIN jobs AS j ON j.id = m.id")
+    assert joined == [{"n": 1}]
+    await rows_app.client.close()
+
+
+class FewSteps(Objects):
+    """An object store whose client dies before its nth change; a deletion of several is as many."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        super().__init__(parse(f"file://{folder}"))
+        self._left = steps
+
+    async def create(self, key: str, body: bytes) -> bool:
+        self._step()
+        return await super().create(key, body)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._step()
+            await super().delete([key])
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Dies
+
+
+async def test_a_compaction_of_jobs_may_die_at_any_step_and_others_ask_meanwhile(place: Place) -> None:
+    for _ in range(3):
+        await place.end(20)
+        await place.end(20, JobState.FAILED)
+        place.clock.advance("40m")
+    await place.app.vault.archive()
+    count = "SELECT count(*) AS rows, count(DISTINCT id) AS jobs FROM jobs"
+    files = len(await place.app.vault.files())
+    place.clock.advance("5h")
+    assert await place.sweep() > 0
+    for step in range(60):
+        with contextlib.suppress(Dies):
+            done = await Catalog(FewSteps(place.folder, 1 + step % 4)).compact(place.clock.now())
+            if not done.removed:
+                break
+        assert await place.app.vault.query(count) == [{"rows": 120, "jobs": 120}], step
+        assert (await place.app.vault.verify()).problems == []
+    assert step > 5
+    assert len(await place.app.vault.files()) < files
+    assert len(await place.rows()) == len(set(await place.rows())) == 120
+
+
+async def test_a_compaction_of_rows_may_die_at_any_step(memory: Store, tmp_path: Path) -> None:
+    app = memory.app(clock=ManualClock(), vault={"url": f"file://{tmp_path}/vault"})
+    await fill(app)
+    ask = 'SELECT count(*) AS rows, count(DISTINCT id) AS ids FROM "odd *[name] """'
+
+    for step in range(1, 15):
+        mortal = FewSteps(tmp_path / "vault", 1 + step % 3)
+        with contextlib.suppress(Dies):
+            await RowCatalog(mortal).compact(app.client.clock.now())
+        assert await app.vault.query(ask) == [{"rows": 120, "ids": 120}], step
+    await app.vault.compact()
+    assert len(await app.vault.files(table='odd *[name] "')) == 2
+    assert (await app.vault.verify()).problems == []
 
 
 async def test_a_vault_that_is_away_keeps_everything_and_says_so(memory: Store, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from headrace.core.clock import ManualClock
 from headrace.core.config import Keep, RetentionSettings
 from headrace.core.events import Event, EventKind, Observers
 from headrace.errors import ConfigError, Unavailable
+from headrace.keeping import retention as keeping
+from headrace.keeping.papers import Papers, Run, Step
 from headrace.keeping.retention import Retention
 from headrace.seam.records import Claim, Row, Settlement, Stamp, SweepClause, SweepTarget, Swept
 from headrace.testing.sim.loop import run
@@ -150,3 +152,37 @@ def test_a_fast_worker_looks_after_completed_jobs_once_a_second() -> None:
 
 def test_completed_jobs_of_which_none_is_spared_go_at_once() -> None:
     assert len(run(_looks(Keep(count=0), 300))) == 300
+
+
+async def test_the_log_tells_what_went_by_which_age_also_of_days_that_were_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store({})
+    await store.fill()
+    monkeypatch.setattr(keeping, "_MANY", 3)
+    janitor, events = retention(store, RetentionSettings(completed=Keep(age="2d", count=0)))
+    assert await janitor.sweep() > 7
+    assert await janitor.sweep() == 7, "of which one day more is dropped on each beat here"
+    assert store.inner.documents is not None
+    [run] = await Papers(store.inner.documents).runs(10)
+    [days] = [step for step in run.steps if step.target == "completed" and step.cutoff is not None]
+    two = 2 * 86_400_000_000
+    assert (days.cutoff, days.retention) == (_T0 - two, two)
+    assert days.kept == 0
+    alerts = [event.detail for event in events if event.kind is EventKind.ALERT]
+    assert [alert for alert in alerts if alert.startswith("many_deleted: 8 records were deleted in one run")]
+
+
+async def test_steps_of_an_hour_are_added_up_by_target_and_reason() -> None:
+    store = MemoryBackend()
+    await store.open()
+    assert store.documents is not None
+    papers = Papers(store.documents)
+    old = Step(target="failed", deleted=2, bytes=20, kept=9, cutoff=5, retention=7)
+    for step in (old, Step(target="failed", deleted=3, kept=6), old, Step(target="failed", deleted=1)):
+        await papers.log(Run(at=_T0, by="workers", steps=(step,)), add_up=True)
+    [run] = await papers.runs(10)
+    assert run.runs == 4
+    aged, over = run.steps
+    assert (aged.deleted, aged.bytes, aged.kept, aged.cutoff, aged.retention) == (4, 40, 9, 5, 7)
+    assert (over.deleted, over.kept, over.cutoff, over.retention) == (4, 6, None, None)

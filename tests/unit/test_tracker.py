@@ -283,10 +283,13 @@ async def test_sheets_that_have_become_small_are_joined() -> None:
 class Sink:
     def __init__(self) -> None:
         self.files: dict[tuple[str, datetime, str], Sequence[Mapping[str, Any]]] = {}
-        self.fails = 0
+        self.fails = self.refuses = 0
 
     async def append(self, table: str, rows: Sequence[Mapping[str, Any]], *, at: datetime, name: str) -> None:
-        self.files[table, at, name] = rows
+        if self.refuses:
+            self.refuses -= 1
+            raise OSError("it is away")
+        self.files.setdefault((table, at, name), rows)
         if self.fails:
             self.fails -= 1
             raise OSError("the answer was lost")
@@ -311,6 +314,35 @@ async def test_rows_go_to_the_sink_once_per_visit_even_if_it_is_repeated() -> No
                 assert at not in seen[row["id"]]
                 seen[row["id"]].add(at)
         assert set(seen) == {*ids(200)}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_visit_that_is_repeated_visits_whom_it_visited_first(stored: bool) -> None:
+    app, sink = App("memory://"), Sink()
+
+    async def visit(subjects: list[Subject]) -> Visited:
+        return Visited(rows=[{"id": one.id} for one in subjects])
+
+    watch = app.tracker("watch", visit, TIERS, results=sink)
+    with in_memory(app) as jobs:
+        await watch.add_many(ids(40))
+        jobs.clock.advance("1h")
+        sink.fails, sink.refuses = (1, 0) if stored else (0, 1)
+        await jobs.drain()
+        await watch.add_many(ids(5, 100))
+        await watch.remove(ids(3))
+        await watch.move("video-000003", "DAILY")
+        jobs.clock.advance("10m")
+        await jobs.drain()
+        [rows] = sink.files.values()
+        assert sorted(row["id"] for row in rows) == (ids(40) if stored else ids(36, 4))
+        jobs.clock.advance("1h")
+        await jobs.drain()
+        [_, rows] = sink.files.values()
+        assert sorted(row["id"] for row in rows) == [*ids(36, 4), *ids(5, 100)]
+        documents = (await app.client.backend()).documents
+        assert documents is not None
+        assert await documents.find("tracks/visit/") == []
 
 
 async def test_a_tier_that_is_no_more_is_told_and_keeps_its_subjects() -> None:

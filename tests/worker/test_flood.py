@@ -97,6 +97,20 @@ async def test_their_bytes_keep_to_their_bound_too(store: Backend) -> None:
     assert seen[-1][1] >= 0.5 * most
 
 
+async def test_what_goes_between_two_runs_is_in_the_log(store: Backend) -> None:
+    app = failing(store, [], count=_FEW)
+    task: Callable[..., Any] = app.tasks["fail"].job  # type: ignore[assignment]
+    async with app, asyncio.timeout(240):
+        await app.enqueue_many([task("x") for _ in range(10 * _FEW)])
+        await app.drain()
+        removed = sum(one.jobs for one in await app.janitor.removed())
+        assert removed >= 8 * _FEW
+        [logged] = await app.janitor.log()
+        assert logged.by == "workers"
+        assert [(step.target, step.deleted, step.cutoff) for step in logged.steps] == [("failed", removed, None)]
+        assert logged.steps[0].kept is not None
+
+
 class Sweeps(Wrapped):
     """Lets sweeps wait until they may go on, and tells of ends."""
 

@@ -12,7 +12,7 @@ from headrace.api.client import Client
 from headrace.api.crawler import Crawler, ReadPage
 from headrace.api.modules import check_pattern, import_all
 from headrace.api.registry import Registry
-from headrace.api.table import Table, make_limits
+from headrace.api.table import Table, is_cron, make_limits
 from headrace.api.task import Task
 from headrace.api.tracker import Tracker, TrackerOptions, Visit
 from headrace.core.callables import is_async
@@ -173,10 +173,10 @@ class Declarations(Registry):
 
         Workers delete old rows every ``sweep``, which may be a cron expression. ``processed``: a column that must be
         true or set before, but for rows older than ``keep_unprocessed``. ``archive`` takes rows before they are
-        deleted. A sweep that would delete more than ``share`` of the table, or whose newest row is older than ``gap``,
-        stops, unless it is about ``floor`` rows or fewer. ``budget``: bytes that the table may take up with its
-        indexes. At 80 % there is an alert; from 85 % on, rows are refused with ``StoreFull``."""
-        limits = make_limits(keep, keep_unprocessed, share, floor, gap, f"table {shown(name)}")
+        deleted. A sweep that would delete more than ``share`` of the table, or is later than ``gap``, stops, unless it
+        is about ``floor`` rows or fewer. ``budget``: bytes that the table may take up with its indexes. At 80 % there
+        is an alert; from 85 % on, rows are refused with ``StoreFull``."""
+        limits = make_limits(keep, keep_unprocessed, share, floor, gap, sweep, f"table {shown(name)}")
         table = Table(
             self, name, row, age=age, key=key, processed=processed, archive=archive, limits=limits, queue=queue,
             budget=budget,
@@ -190,8 +190,8 @@ class Declarations(Registry):
             self._protected.add(table.table)
             return table
         self._add(table.sweeping)
-        if isinstance(sweep, str) and " " in sweep.strip():
-            self.cron(sweep, table.sweeping, name=f"table:{table.name}", overlap="skip")
+        if is_cron(sweep):
+            self.cron(str(sweep), table.sweeping, name=f"table:{table.name}", overlap="skip")
         else:
             self.every(sweep, table.sweeping, name=f"table:{table.name}", overlap="skip")
         return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
@@ -16,13 +16,25 @@ from headrace.core.durations import micros, spell_exactly
 from headrace.core.names import check_name
 from headrace.core.numbers import check_whole
 from headrace.errors import ConfigError, SafetyStop, StoreFull
+from headrace.hot.archived_pages import ArchivedPages
 from headrace.hot.columns import columns_of, rows_of
-from headrace.hot.sweeping import TableLimits, TableStats, TableSweep, approaching, sweep_pages, too_much
+from headrace.hot.last_sweeps import LastSweeps
+from headrace.hot.sweeping import (
+    Found,
+    TableLimits,
+    TableStats,
+    TableSweep,
+    approaching,
+    look,
+    sweep_pages,
+    too_much,
+)  # fmt: skip
 from headrace.hot.table_budget import ALERT, REFUSE, TableBudget
 from headrace.keeping.papers import WORKERS, Papers, Run, Step
 from headrace.keeping.protection import Protection
+from headrace.schedules.calendar import cron_rule
 from headrace.seam.instants import from_datetime, to_datetime
-from headrace.seam.tables import Cutoff, HotRule, Survey, TableInfo, TableName, TableStore
+from headrace.seam.tables import Cutoff, HotRule, TableInfo, TableName, TableStore
 from headrace.text import shown
 from headrace.tracking.sink import RowSink
 from headrace.types import Duration
@@ -32,8 +44,6 @@ log = logging.getLogger("headrace")
 T = TypeVar("T")
 _MANY = 100_000
 """A sweep that deletes more is reported."""
-_MOST = 1_000_000
-"""Rows of one sweep; what is left goes with the next."""
 _BATCH = 10_000
 
 
@@ -182,8 +192,9 @@ class Table(Generic[T]):
 
     async def stats(self) -> TableStats:
         """Rows, bytes, ages, and what is about to go. This reads the whole table."""
-        _, survey, _, _ = await self._survey()
-        limits = self._limits
+        limits, client, rule = self._limits, self._owner.client, await self._rule()
+        cutoff = Cutoff(0) if limits is None else limits.cutoff(await client.store_now())
+        survey = await (await self._store()).survey(rule, cutoff, client.clock.stamp())
         return TableStats(
             rows=survey.rows,
             bytes=survey.bytes,
@@ -197,10 +208,9 @@ class Table(Generic[T]):
         """What a sweep would delete now; nothing changes. ``stopped`` says if it would not, without force."""
         limits = self._kept()
         await self._may(self.table)
-        _, survey, cutoff, now = await self._survey()
-        plan = self._plan(survey, cutoff, limits)
-        stopped = too_much(survey, limits, now)
-        return replace(plan, stopped=stopped)
+        _, found, cutoff, now = await self._look(limits)
+        plan = self._plan(found, cutoff, limits)
+        return replace(plan, stopped=too_much(found, limits, now, await self._last_sweep()))
 
     async def sweep(self, *, force: bool = False) -> TableSweep:
         """Delete what is too old, after it was archived. Raises ``SafetyStop`` before anything is deleted if it would
@@ -211,21 +221,22 @@ class Table(Generic[T]):
     async def _sweep(self, *, force: bool, by: str) -> TableSweep:
         limits = self._kept()
         await self._may(self.table)
-        rule, survey, cutoff, now = await self._survey()
-        plan = self._plan(survey, cutoff, limits)
-        self._report(survey)
-        if not force and (stopped := too_much(survey, limits, now)):
+        rule, found, cutoff, now = await self._look(limits, force=force)
+        plan = self._plan(found, cutoff, limits)
+        self._report(found)
+        if not force and (stopped := too_much(found, limits, now, await self._last_sweep())):
             sentence = f"{self._where}: nothing was deleted: {stopped}. If it may go: await table.sweep(force=True)"
             self._owner.client.observers.alert(Alert.SAFETY_STOP, self.name, sentence)
             await self._log(Run(at=now, by=by, stopped=stopped))
             raise SafetyStop(sentence, replace(plan, stopped=stopped))
+        await self._note_sweep(now)
         store = await self._store()
-        deleted, archived = await sweep_pages(store, rule, cutoff, self._archive, self.name, _MOST, self._may)
+        deleted, archived = await sweep_pages(store, rule, cutoff, await self._pages(rule), self._may)
         log.info("%s: deleted %d rows from before %s", self._where, deleted, plan.cutoff.isoformat())
         if deleted > _MANY:
             sentence = f"a sweep of {self._where} deleted {deleted:,} rows"
             self._owner.client.observers.alert(Alert.MANY_DELETED, self.name, sentence)
-        done = replace(plan, deleted=deleted, archived=archived, kept=survey.rows - deleted)
+        done = replace(plan, deleted=deleted, archived=archived, kept=found.kept(deleted))
         if deleted or by != WORKERS:
             await self._log(Run(at=now, by=by, forced=force, steps=(_step(done),)))
         return done
@@ -254,6 +265,23 @@ class Table(Generic[T]):
         if documents is not None:
             await Papers(documents).log(run, add_up=run.by == WORKERS)
 
+    async def _pages(self, rule: HotRule) -> ArchivedPages | None:
+        if self._archive is None:
+            return None
+        backend = await self._owner.client.backend()
+        if backend.documents is None:
+            raise ConfigError(f"{self._where}: archive: this store cannot note what is being archived")
+        return ArchivedPages(backend.documents, await self._store(), rule, self._archive, self.name)
+
+    async def _last_sweep(self) -> int | None:
+        documents = (await self._owner.client.backend()).documents
+        return None if documents is None else await LastSweeps(documents).of(self.name)
+
+    async def _note_sweep(self, at: int) -> None:
+        documents = (await self._owner.client.backend()).documents
+        if documents is not None:
+            await LastSweeps(documents).note(self.name, at)
+
     async def _is_protected(self) -> bool:
         documents = (await self._owner.client.backend()).documents
         return documents is not None and await Protection(documents).has(self.table)
@@ -264,30 +292,34 @@ class Table(Generic[T]):
         if documents is not None:
             await Protection(documents).check(table)
 
-    def _report(self, survey: Survey) -> None:
-        if survey.waiting:
-            sentence = f"{self._where}: {survey.waiting:,} rows are too old, but not processed yet, and stay"
+    def _report(self, found: Found) -> None:
+        if found.waiting:
+            sentence = f"{self._where}: {found.waiting:,} rows are too old, but not processed yet, and stay"
             self._owner.client.observers.alert(Alert.ROWS_WAITING, self.name, sentence)
 
-    def _plan(self, survey: Survey, cutoff: Cutoff, limits: TableLimits) -> TableSweep:
+    def _plan(self, found: Found, cutoff: Cutoff, limits: TableLimits) -> TableSweep:
         return TableSweep(
             table=self.name,
-            deleted=survey.condemned,
-            archived=survey.condemned if self._archive is not None else 0,
-            kept=survey.rows - survey.condemned,
-            waiting=survey.waiting,
+            deleted=found.deleted,
+            archived=found.deleted if self._archive is not None else 0,
+            kept=found.kept(found.deleted),
+            waiting=found.waiting,
             cutoff=to_datetime(cutoff.processed),
             retention=spell_exactly(limits.keep) or "0s",
         )
 
-    async def _survey(self) -> tuple[HotRule, Survey, Cutoff, int]:
-        info, client = await self._info(), self._owner.client
+    async def _look(self, limits: TableLimits, *, force: bool = False) -> tuple[HotRule, Found, Cutoff, int]:
+        rule, client = await self._rule(), self._owner.client
+        now = await client.store_now()
+        cutoff = limits.cutoff(now)
+        found = await look(await self._store(), rule, cutoff, limits, client.clock.stamp(), force=force)
+        return rule, found, cutoff, now
+
+    async def _rule(self) -> HotRule:
+        info = await self._info()
         for column in (self._age, *(() if self._processed is None else (self._processed,))):
             self._has(info, column)
-        rule = HotRule(table=self.table, key=self._key_of(info), age=self._age, processed=self._processed)
-        now = await client.store_now()
-        cutoff = Cutoff(0) if self._limits is None else self._limits.cutoff(now)
-        return rule, await (await self._store()).survey(rule, cutoff, client.clock.stamp()), cutoff, now
+        return HotRule(table=self.table, key=self._key_of(info), age=self._age, processed=self._processed)
 
     # -- checks
 
@@ -330,7 +362,13 @@ def _step(swept: TableSweep) -> Step:
 
 
 def make_limits(
-    keep: Duration | None, keep_unprocessed: Duration | None, share: float, floor: int, gap: Duration, where: str
+    keep: Duration | None,
+    keep_unprocessed: Duration | None,
+    share: float,
+    floor: int,
+    gap: Duration,
+    sweep: Duration | str,
+    where: str,
 ) -> TableLimits | None:
     """The limits as people give them, checked; None: the table is protected."""
     if keep is None:
@@ -348,5 +386,19 @@ def make_limits(
     if isinstance(floor, bool) or not isinstance(floor, int) or floor < 0:
         raise ConfigError(f"{where}: floor: expected a number of rows, got {shown(floor)}")
     return TableLimits(
-        keep=length, keep_unprocessed=longest, share=float(share), floor=floor, gap=micros(gap, f"{where}: gap")
-    )
+        keep=length, keep_unprocessed=longest, share=float(share), floor=floor, gap=micros(gap, f"{where}: gap"),
+        following=_following(sweep, where),
+    )  # fmt: skip
+
+
+def is_cron(sweep: Duration | str) -> bool:
+    """Whether it is a cron expression."""
+    return isinstance(sweep, str) and " " in sweep.strip()
+
+
+def _following(sweep: Duration | str, where: str) -> Callable[[int], int]:
+    if is_cron(sweep):
+        rule = cron_rule(sweep, "UTC")
+        return lambda at: rule.after(at) or at
+    every = micros(sweep, f"{where}: sweep")
+    return lambda at: at + every

@@ -13,12 +13,15 @@ from headrace.core.callables import is_async
 from headrace.core.durations import micros
 from headrace.core.names import check_name, refuse_unknown
 from headrace.errors import ConfigError
+from headrace.seam.documents import DocumentStore
+from headrace.seam.instants import to_datetime
 from headrace.seam.records import Row
 from headrace.seam.tracks import Sheet, TrackStore
 from headrace.text import shown
 from headrace.tracking.roster import Roster
 from headrace.tracking.sink import RowSink
 from headrace.tracking.subject import Subject, Visited, check_visited
+from headrace.tracking.visit_notes import UnderWay, VisitNotes
 from headrace.types import Duration
 from headrace.worker.given import refuse_given
 from headrace.worker.retry import RetryPolicy
@@ -166,15 +169,22 @@ class Tracker:
         begun = await self._roster.begin(tier, low, run)
         if begun is None:
             return
-        began, subjects = begun
+        began, sheet, subjects = begun
+        notes = visit = None
+        if self._results is not None and subjects:
+            notes = VisitNotes(await self._documents(), self.name, tier, low)
+            names = [one.id for one in subjects]
+            visit = await notes.begin(UnderWay(run, sheet.ran_at, sheet.due_at, names))
+            subjects = [one for one in subjects if one.id in visit.subjects]
         answer = await self._handler(subjects) if subjects else None
         visited = check_visited(answer, subjects, self._tiers, self._where)
         if visited.rows:
-            if self._results is None:
+            if self._results is None or visit is None:
                 raise ConfigError(f"{self._where}: its handler returned rows, but it has no results= to put them in")
-            name = f"{_digest(tier)}-{low:013x}-{run}-{_digest(' '.join(one.id for one in subjects))}"
-            await self._results.append(self.name, visited.rows, at=subjects[0].next_at, name=name)
-        await self._roster.end(tier, low, run, began, subjects, visited)
+            name = f"{_digest(tier)}-{low:013x}-{run}-{_digest(' '.join(visit.subjects))}"
+            await self._results.append(self.name, visited.rows, at=to_datetime(visit.due_at), name=name)
+        if await self._roster.end(tier, low, run, began, subjects, visited) and notes is not None:
+            await notes.end()
 
     async def _add(self, subjects: list[str], tier: str) -> None:
         await self.add_many(subjects, tier)
@@ -187,6 +197,12 @@ class Tracker:
         if tier not in self._tiers:
             raise ConfigError(f"{self._where}: expected one of the tiers {', '.join(self._tiers)}, got {shown(tier)}")
         return tier
+
+    async def _documents(self) -> DocumentStore:
+        documents = (await self._owner.client.backend()).documents
+        if documents is None:
+            raise ConfigError(f"{self._where}: results: this store cannot note which visits are under way")
+        return documents
 
     async def _store(self) -> TrackStore:
         backend = await self._owner.client.backend()

@@ -115,8 +115,10 @@ async def run_command(store: Store, force: bool, every: str | None) -> None:
     """Delete what is over its bounds, and note it in the log.
 
     Deletes nothing if much would go by rules that are new, or if the store's clock is far ahead of the last run: look
-    at the plan, then use --force. With --every, it is a process of its own that does what workers do.
+    at the plan, then use --force. With --every, it is a process of its own that removes ended jobs as workers do.
     """
+    if force and every is not None:
+        raise click.UsageError("expected --force or --every, got both; run it once with --force, and then go on")
     async with changing(store, "run janitor", force=force or None, every=every) as client:
         if every is not None:
             await _go_on(client, micros(every, "--every") / 1e6)

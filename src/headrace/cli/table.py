@@ -132,7 +132,8 @@ def _print(swept: TableSweep) -> None:
     if answered(swept.to_dict()):
         return
     row = (
-        swept.table, swept.deleted, swept.archived, swept.kept, swept.waiting, f"{swept.cutoff:%Y-%m-%d %H:%M:%S}",
+        swept.table, swept.deleted, swept.archived, "" if swept.kept is None else swept.kept, swept.waiting,
+        f"{swept.cutoff:%Y-%m-%d %H:%M:%S}",
         swept.retention, swept.stopped,
     )  # fmt: skip
     print_table(_COLUMNS, [row])

@@ -24,13 +24,14 @@ def vault_command() -> None:
 
 
 @vault_command.command("ls")
+@click.option("--table", metavar="NAME", default="jobs", show_default=True, help="Rows of your own, of this table.")
 @since_option
 @until_option
 @answer_options
-async def ls_command(store: Store, since: int | None, until: int | None) -> None:
-    """List the files with ended jobs, oldest first."""
+async def ls_command(store: Store, table: str, since: int | None, until: int | None) -> None:
+    """List the files with ended jobs, or with rows of your own, oldest first."""
     async with store.opened() as client:
-        files = await App(client).vault.files(when(since), when(until))
+        files = await App(client).vault.files(when(since), when(until), table=table)
     if answered({"files": [file.to_dict() for file in files]}):
         return
     print_table(("file", "state", "bytes"), [(file.key, file.state, file.bytes) for file in files])
@@ -45,7 +46,8 @@ async def ls_command(store: Store, since: int | None, until: int | None) -> None
 async def query_command(store: Store, sql: str, since: int | None, until: int | None) -> None:
     """Answer SQL (DuckDB's) over all jobs that have ended, archived or not.
 
-    The views are jobs and attempts. Example: headrace vault query "SELECT task, count(*) FROM jobs GROUP BY ALL"
+    The views are jobs and attempts, and one for each table with rows of your own. Example: headrace vault query
+    "SELECT task, count(*) FROM jobs GROUP BY ALL"
     """
     async with store.opened() as client:
         rows = await App(client).vault.query(sql, since=when(since), until=when(until))

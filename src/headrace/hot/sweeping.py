@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from hashlib import blake2b
 
-import msgspec
 from msgspec import Struct
 
 from headrace.core.durations import spell
 from headrace.core.view import View
-from headrace.seam.instants import to_datetime
-from headrace.seam.tables import Cutoff, HotRule, OldRow, Survey, TableName, TableStore
-from headrace.tracking.sink import RowSink
+from headrace.hot.archived_pages import ArchivedPages
+from headrace.seam.records import Stamp
+from headrace.seam.tables import Cutoff, HotRule, Survey, TableName, TableStore
 
 Check = Callable[[TableName], Awaitable[None]]
 PAGE = 1_000
 """Rows that are archived and deleted in one step."""
+MOST = 1_000_000
+"""Rows of one sweep; what is left goes with the next."""
 DAY = 86_400_000_000
 
 
@@ -29,6 +29,8 @@ class TableLimits(Struct, frozen=True, kw_only=True):
     share: float
     floor: int
     gap: int
+    following: Callable[[int], int]
+    """When the sweep after one is to come."""
 
     def cutoff(self, now: int) -> Cutoff:
         """What is too old now."""
@@ -49,7 +51,8 @@ class TableSweep(View, frozen=True, kw_only=True):
     table: str
     deleted: int
     archived: int
-    kept: int
+    kept: int | None
+    """None: more than a million, and nobody has counted them."""
     waiting: int
     """Rows that are too old, but not processed yet."""
     cutoff: datetime
@@ -79,56 +82,85 @@ class TableStats(View, frozen=True, kw_only=True):
     """Rows that are too old, but not processed yet."""
 
 
-def too_much(survey: Survey, limits: TableLimits, now: int) -> str:
-    """Why somebody should look before this is deleted; empty: it may go.
+class Found(Struct, frozen=True):
+    """What a sweep would delete, and of how much."""
 
-    A sweep in time deletes a small part of a table whose newest row is young. Otherwise the clock, the column of the
-    age or the rule may be wrong, or nothing new has come for long.
+    condemned: int
+    """Rows that are too old."""
+    waiting: int
+    newest: int | None
+    rows: int
+    """All rows; or so many that what is too old is less than the share."""
+    exact: bool
+    """Whether ``rows`` is all of them."""
+
+    @property
+    def deleted(self) -> int:
+        """What one sweep deletes."""
+        return min(self.condemned, MOST)
+
+    def kept(self, deleted: int) -> int | None:
+        """What is left."""
+        return self.rows - deleted if self.exact else None
+
+
+async def look(
+    store: TableStore, rule: HotRule, cutoff: Cutoff, limits: TableLimits, at: Stamp, *, force: bool
+) -> Found:
+    """Look what is too old. As many rows are read as are too old, and about as many others, or a million: not the whole
+    table. Only a backlog that one sweep cannot delete is counted whole, unless it goes by force."""
+    found = await store.look(rule, cutoff, MOST)
+    if found.condemned == MOST and not force:
+        whole = await store.survey(rule, cutoff, at)
+        return Found(whole.condemned, whole.waiting, whole.newest, whole.rows, exact=True)
+    enough = max(MOST, int(found.condemned / limits.share) + 1) if limits.share else MOST
+    rows = await store.count(rule.table, enough)
+    return Found(found.condemned, found.waiting, found.newest, rows, exact=rows < enough)
+
+
+def too_much(found: Found, limits: TableLimits, now: int, last: int | None) -> str:
+    """Why somebody should look before this is deleted; empty: it may go. ``last``: when the last sweep was; None: there
+    was none.
+
+    A sweep in time deletes a small part of a table. If the last one was long ago the clock may be wrong: new rows
+    cannot tell, as they have their ages from the same clock. Before the first sweep there is nothing better to go by
+    than the newest row.
     """
-    if survey.condemned <= limits.floor:
+    if found.condemned <= limits.floor:
         return ""
-    if survey.newest is not None and now - survey.newest > limits.gap:
+    old = f"{found.condemned:,} rows are too old, and"
+    if last is not None and (late := now - limits.following(last)) > limits.gap:
+        return f"{old} the sweep is {spell(late)} late by the store's clock: it may be wrong"
+    if found.newest is not None and now - found.newest > limits.gap:
+        return f"{old} the newest row is {spell(now - found.newest)} old: the clock may be wrong, or nothing new comes"
+    most = max(int(limits.share * found.rows), limits.floor)
+    if found.condemned > most:
         return (
-            f"{survey.condemned:,} rows are too old, and the newest row is {spell(now - survey.newest)} old: the clock "
-            "may be wrong, or nothing new comes"
-        )
-    most = max(int(limits.share * survey.rows), limits.floor)
-    if survey.condemned > most:
-        return (
-            f"{survey.condemned:,} of {survey.rows:,} rows are too old, and a sweep deletes {limits.share:.0%} or "
+            f"{found.condemned:,} of {found.rows:,} rows are too old, and a sweep deletes {limits.share:.0%} or "
             f"{limits.floor:,} at most"
         )
     return ""
 
 
 async def sweep_pages(
-    store: TableStore, rule: HotRule, cutoff: Cutoff, archive: RowSink | None, name: str, most: int, may: Check
+    store: TableStore, rule: HotRule, cutoff: Cutoff, archive: ArchivedPages | None, may: Check
 ) -> tuple[int, int]:
-    """Archive and delete what is too old, oldest first, at most about ``most`` rows: how many were deleted, and how
-    many archived. Before each page, ``may`` raises if nothing may be deleted.
-
-    A page is named after its rows. If this process dies before they are deleted, the next one archives the same page
-    under the same name.
-    """
+    """Archive and delete what is too old, oldest first: how many were deleted, and how many archived. Before each page,
+    ``may`` raises if nothing may be deleted."""
     deleted = archived = 0
-    while deleted < most:
+    while deleted < MOST:
         await may(rule.table)
-        rows = await store.oldest(rule, cutoff, PAGE, values=archive is not None)
-        if rows and archive is not None:
-            await archive.append(name, [row.values for row in rows], at=to_datetime(rows[0].age), name=_page_name(rows))
-            archived += len(rows)
-        gone = await store.delete(rule, cutoff, rows) if rows else 0
+        if archive is not None:
+            count, gone, more = await archive.step(cutoff, PAGE)
+            archived += count
+        else:
+            rows = await store.oldest(rule, cutoff, PAGE, values=False)
+            gone = await store.delete(rule, cutoff, rows) if rows else 0
+            more = len(rows) == PAGE and gone > 0
         deleted += gone
-        if len(rows) < PAGE or not gone:
+        if not more:
             break
     return deleted, archived
-
-
-def _page_name(rows: Sequence[OldRow]) -> str:
-    digest = blake2b(digest_size=16)
-    for row in rows:
-        digest.update(msgspec.msgpack.encode(row.key))
-    return digest.hexdigest()
 
 
 def approaching(survey: Survey, limits: TableLimits) -> int:

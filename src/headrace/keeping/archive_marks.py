@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headrace.core.documents import change_document
 from headrace.seam.archive import Mark
 from headrace.seam.documents import Document, DocumentStore
 from headrace.types import JobState
@@ -27,6 +28,10 @@ class Marks(Struct, frozen=True):
     """How far the jobs of all states were archived."""
 
     states: dict[str, Progress] = {}
+    vault: str = ""
+    """Where the vault lies; empty: nobody archives."""
+    left: dict[str, dict[str, Progress]] = {}
+    """How far vaults were written that are no longer used, by where they lie."""
 
     def of(self, state: JobState) -> Progress:
         """How far those of one state were."""
@@ -38,37 +43,60 @@ class Marks(Struct, frozen=True):
         return {state: self.of(state).through for state in ended}
 
 
+_NONE = Marks()
+_decode = msgspec.json.Decoder(Marks).decode
+
+
 def read_marks(document: Document | None) -> Marks | None:
     """The marks in a document; None: there is no vault."""
-    return None if document is None else msgspec.json.decode(document.body, type=Marks)
+    marks = _NONE if document is None else _decode(document.body)
+    return marks if marks.vault else None
 
 
 class ArchiveMarks:
-    """The marks in the store. A change counts only if nobody else has made one meanwhile."""
+    """The marks of one vault, in the store. A change counts only if nobody else has made one meanwhile."""
 
-    def __init__(self, documents: DocumentStore) -> None:
+    def __init__(self, documents: DocumentStore, vault: str) -> None:
+        """``vault``: where it lies."""
         self._documents = documents
+        self._vault = vault
         self._version = 0
 
     async def read(self) -> Marks:
-        """The marks as they are now. If there are none, there are from now on: nothing goes that is not archived."""
+        """The marks as they are now. If nobody archives, somebody does from now on: nothing goes that is not archived.
+        A vault that was left goes on where it ended, so that no job is in it twice."""
         while True:
-            [document] = await self._documents.get([MARKS])
-            if document is not None:
-                self._version = document.version
-                return msgspec.json.decode(document.body, type=Marks)
-            await self._documents.put(MARKS, msgspec.json.encode(Marks()), 0)
+            marks = await self._read()
+            if marks.vault == self._vault:
+                return marks
+            left = dict(marks.left)
+            states = marks.states or left.pop(self._vault, {})
+            await self._put(Marks(states, self._vault, left))
 
     async def save(self, marks: Marks, state: JobState, progress: Progress) -> Marks | None:
         """Change the marks that were read last; None: somebody else was faster."""
         new = replace(marks, states=marks.states | {state.value: progress})
-        if not await self._documents.put(MARKS, msgspec.json.encode(new), self._version):
+        if not await self._put(new):
             return None
         self._version += 1
         return new
 
-    async def remove(self) -> None:
-        """There is no vault any more: what is not archived may go."""
+    async def _read(self) -> Marks:
         [document] = await self._documents.get([MARKS])
-        if document is not None:
-            await self._documents.put(MARKS, None, document.version)
+        self._version = 0 if document is None else document.version
+        return _NONE if document is None else _decode(document.body)
+
+    async def _put(self, marks: Marks) -> bool:
+        return await self._documents.put(MARKS, msgspec.json.encode(marks), self._version)
+
+
+async def leave_vault(documents: DocumentStore) -> None:
+    """There is no vault any more: what is not archived may go."""
+
+    def left(body: bytes | None) -> bytes | None:
+        marks = _NONE if body is None else _decode(body)
+        if not marks.vault:
+            return body
+        return msgspec.json.encode(Marks(left=marks.left | {marks.vault: marks.states}))
+
+    await change_document(documents, MARKS, left)

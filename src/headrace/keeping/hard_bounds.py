@@ -15,6 +15,7 @@ from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.errors import ConfigError, HeadraceError
 from headrace.keeping.bounds import ENDED, Bounds
+from headrace.keeping.papers import WORKERS, Run, Step, add
 from headrace.keeping.sweeper import Situation, Sweeper
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Leased, Settlement, SweepClause, SweepTarget
@@ -35,6 +36,8 @@ _FRESH = 5.0
 _TRIES = 200
 _PAUSE = 0.02
 """Seconds that it leaves to another process which is making room."""
+_NOTE = 10.0
+"""Seconds between two notes of what went, at least."""
 _REST = 60.0
 """Seconds until it tries again after an error; the duty reports it meanwhile."""
 _SOON = 1.0
@@ -103,6 +106,9 @@ class HardBounds:
         """Set when the duty is to ``catch_up``."""
         self._one_at_a_time = asyncio.Lock()
         self._rests_until = 0.0
+        self._gone: dict[JobState, Step] = {}
+        """What went since the last note in the log."""
+        self._noted_at = -math.inf
 
     def update(self, situation: Situation) -> None:
         """The rules as they are now."""
@@ -214,6 +220,26 @@ class HardBounds:
             self._rests_until = now + _REST
             unknown = not isinstance(error, HeadraceError)
             log.warning("no room could be made for ended jobs; it is tried again: %s", error, exc_info=unknown)
+        if now - self._noted_at > _NOTE:
+            await self.note()
+
+    async def note(self) -> None:
+        """Tell the janitor's log what went. Raises nothing."""
+        if not self._gone or self._situation is None or self._sweeper.papers is None:
+            return
+        gone, self._gone = self._gone, {}
+        self._noted_at = asyncio.get_running_loop().time()
+        run = Run(at=self._situation.now, by=WORKERS, steps=tuple(gone.values()))
+        try:
+            await self._sweeper.papers.log(run, add_up=True)
+        except Exception as error:
+            log.debug("what went could not be noted; it is tried again: %s", error)
+            for state, step in gone.items():
+                self._count(state, step)
+
+    def _count(self, state: JobState, step: Step) -> None:
+        before = self._gone.get(state)
+        self._gone[state] = step if before is None else add(before, step)
 
     def stored(self, loads: Loads) -> None:
         """The store has answered for these, or never will."""
@@ -246,6 +272,8 @@ class HardBounds:
         for _ in range(_TRIES):
             swept = await self._backend.sweep(clause, self._clock.stamp())
             removed += swept.removed
+            if swept.removed:
+                self._count(state, Step(target=state.value, deleted=swept.removed, bytes=swept.bytes, kept=swept.kept))
             if not swept.more:
                 over = clause.max_count is not None and swept.kept > clause.max_count
                 if not over or swept.removed or state is not JobState.FAILED or clause.ended_by is not None:

@@ -438,8 +438,15 @@ def make_rules(
             check_whole(bound, name, 0)
             if queue is not None or task is not None:
                 raise ConfigError(f"{name}: expected none with queue or task: it is a bound of a whole state")
-    length = None if age == FOREVER else micros(age, "age")
+    length = None if age == FOREVER else _length(age)
     return [Rule(state=known[s], queue=queue, task=task, age=length, count=count, bytes=bytes) for s in named]
+
+
+def _length(age: Duration) -> int:
+    try:
+        return micros(age, "age")
+    except ConfigError as error:
+        raise ConfigError(f'{error}; or "{FOREVER}"') from None
 
 
 def _filled(rule: Rule, default: Bounds) -> Rule:

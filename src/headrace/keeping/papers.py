@@ -115,14 +115,21 @@ def _noted(runs: list[Run], run: Run, *, add_up: bool) -> list[Run]:
     for number, old in enumerate(runs):
         same = (old.by, old.forced, bool(old.stopped)) == (run.by, run.forced, bool(run.stopped))
         if same and (add_up or len(runs) >= _MOST):
-            steps = {step.target: step for step in old.steps}
+            steps = {_kind(step): step for step in old.steps}
             for step in run.steps:
-                before = steps.get(step.target)
-                steps[step.target] = step if before is None else _sum(before, step)
+                before = steps.get(_kind(step))
+                steps[_kind(step)] = step if before is None else add(before, step)
             both = replace(run, at=old.at, runs=old.runs + run.runs, steps=tuple(steps.values()))
             return [*runs[:number], both, *runs[number + 1 :]]
     return [*runs, run]
 
 
-def _sum(old: Step, new: Step) -> Step:
-    return replace(new, deleted=old.deleted + new.deleted, bytes=old.bytes + new.bytes)
+def _kind(step: Step) -> tuple[str, bool]:
+    """What is added up: of one target, what went because of its age, and what was too much."""
+    return step.target, step.cutoff is None
+
+
+def add(old: Step, new: Step) -> Step:
+    """Two steps as one."""
+    kept = old.kept if new.kept is None else new.kept
+    return replace(new, deleted=old.deleted + new.deleted, bytes=old.bytes + new.bytes, kept=kept)

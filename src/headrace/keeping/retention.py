@@ -82,6 +82,8 @@ class Retention:
         self._marks_until = 0
         self._bounds: Mapping[JobState, Bounds] = {}
         self._done: list[Step] = []
+        self._kept: dict[SweepTarget, int] = {}
+        """How many jobs of each state this run has counted."""
         self._steps = [_Step("rules", self._look), _Step("results", self._clauses(_of(SweepTarget.RESULTS)))]
         self._steps += [_Step(state.value, self._state(state)) for state in ENDED]
         keys = _of(SweepTarget.KEYS), SweepClause(target=SweepTarget.KEYS, max_count=settings.keys)
@@ -132,7 +134,7 @@ class Retention:
 
     async def sweep(self) -> int:
         """Run all steps once; returns how much they removed. Raises nothing: what failed is reported and runs again."""
-        self._situation, self._done, self._allowed = None, [], set()
+        self._situation, self._done, self._kept, self._allowed = None, [], {}, set()
         removed = {step.name: await self._attempt(step) for step in self._steps if step.is_due()}
         if any(removed.values()):
             log.info("swept %s", ", ".join(f"{count} from {target}" for target, count in removed.items() if count))
@@ -140,6 +142,8 @@ class Retention:
             log.debug("a sweep found nothing to remove")
         self._warn([step for step in self._steps if step.problem and step.failures >= _FAILURES])
         await self._note()
+        if self._between is not None:
+            await self._between.note()
         return sum(removed.values())
 
     def _warn(self, failing: Sequence[_Step]) -> None:
@@ -210,6 +214,8 @@ class Retention:
                     removed += self._did(step)
             clause = self._sweeper.clause(bounds, situation, by_age=by_age)
             step = await self._sweeper.sweep(clause)
+            if step.kept is not None:
+                self._kept[clause.target] = step.kept
             if clause.older_than is not None:
                 step = replace(step, cutoff=situation.now - clause.older_than, retention=clause.older_than)
             return removed + self._did(step)
@@ -247,9 +253,17 @@ class Retention:
             for target, count in gone.items():
                 if count:
                     self._observers.tell(Event(EventKind.SWEPT, detail=f"{count} from {target.value}", count=count))
-            return sum(self._did(Step(target=target.value, deleted=count)) for target, count in gone.items())
+            ages = {clause.target: clause.older_than for clause in clauses}
+            return sum(self._did(self._dropped(target, count, ages.get(target))) for target, count in gone.items())
 
         return run
+
+    def _dropped(self, target: SweepTarget, count: int, age: int | None) -> Step:
+        kept = self._kept.get(target)
+        step = Step(target=target.value, deleted=count, kept=None if kept is None else max(0, kept - count))
+        if age is None or self._situation is None:
+            return step
+        return replace(step, cutoff=self._situation.now - age, retention=age)
 
     def _forget_removals(self, archive: ArchiveStore) -> Callable[[], Awaitable[int]]:
         async def run() -> int:

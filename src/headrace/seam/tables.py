@@ -68,6 +68,16 @@ class OldRow(Struct, frozen=True):
     values: Mapping[str, Any]
 
 
+class Look(Struct, frozen=True):
+    """What a sweep goes by."""
+
+    condemned: int
+    """Rows that are too old."""
+    waiting: int
+    """Rows that would be, if they were processed."""
+    newest: int | None
+
+
 class Survey(Struct, frozen=True):
     """A table in numbers."""
 
@@ -90,10 +100,11 @@ class TableStore(Protocol):
         """What the table looks like; None: there is none. Raises ``ConfigError`` for a table of the store's own."""
 
     async def create(self, table: TableName, columns: Mapping[str, ColumnKind], key: Sequence[str], age: str) -> None:
-        """Make the table, with an index of the age, unless it is there. An age that is not given is now."""
+        """Make the table, with an index of the age, unless they are there. An age that is not given is now."""
 
     async def prepare(self, table: TableName, age: str) -> None:
-        """Give a table the column of the age, and an index of it, unless it has them. Rows that are there have none."""
+        """Give a table the column of the age, and an index of it, unless it has them. Rows that are there have none.
+        Others read and write the table meanwhile, however long it takes."""
 
     async def backfill(self, table: TableName, age: str, source: str | None, limit: int, at: Stamp = None) -> int:
         """Give up to ``limit`` rows without an age that of the column ``source``; None: now. Returns how many. Rows
@@ -111,6 +122,12 @@ class TableStore(Protocol):
 
     async def size(self, table: TableName) -> int:
         """Bytes of the table with its indexes; 0 if there is none. No row is read."""
+
+    async def look(self, rule: HotRule, cutoff: Cutoff, limit: int) -> Look:
+        """Count up to ``limit`` rows of each kind. No other row is read, but those that wait."""
+
+    async def count(self, table: TableName, limit: int) -> int:
+        """How many rows there are, up to ``limit``. No more are read."""
 
     async def survey(self, rule: HotRule, cutoff: Cutoff, at: Stamp = None) -> Survey:
         """Count. This reads the whole table."""

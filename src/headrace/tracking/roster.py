@@ -121,12 +121,12 @@ class Roster:
 
     # -- visits
 
-    async def begin(self, tier: str, low: int, run: int) -> tuple[int, list[Subject]] | None:
-        """The subjects to visit, and since when they are looked at; None: somebody has done it already."""
+    async def begin(self, tier: str, low: int, run: int) -> tuple[int, Sheet, list[Subject]] | None:
+        """The subjects to visit, their sheet, and since when they are looked at; None: somebody has done it already."""
         found = await (await self._store()).read(self._tracker, [(tier, low)], self._stamp())
         if not found.sheets or (sheet := found.sheets[0]).low != low or sheet.run != run:
             return None
-        return found.now, [_subject(sheet, name, entry) for name, entry in unpack(sheet.content).items()]
+        return found.now, sheet, [_subject(sheet, name, entry) for name, entry in unpack(sheet.content).items()]
 
     async def end(
         self, tier: str, low: int, run: int, began: int, subjects: Sequence[Subject], visited: Visited

@@ -54,7 +54,7 @@ class Archiver:
         if backend.documents is None or backend.archive is None:
             raise ConfigError("vault.url: this store does not list what has ended; unset it")
         self._archive: ArchiveStore = backend.archive
-        self._marks = ArchiveMarks(backend.documents)
+        self._marks = ArchiveMarks(backend.documents, objects.location.where)
         self._objects = objects
         self._clock = clock
         self._rng = rng

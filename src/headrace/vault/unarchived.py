@@ -38,11 +38,11 @@ class Unarchived(Struct, frozen=True):
 
 
 async def read_unarchived(
-    documents: DocumentStore, archive: ArchiveStore, clock: Clock, since: int | None, until: int | None
+    documents: DocumentStore, archive: ArchiveStore, clock: Clock, vault: str, since: int | None, until: int | None
 ) -> Unarchived:
     """Those that ended in the hours from ``since`` to ``until``. Files are to be listed afterwards, so that what is
     archived meanwhile is in one of them."""
-    marks = await ArchiveMarks(documents).read()
+    marks = await ArchiveMarks(documents, vault).read()
     first = None if since is None else Mark(hour_of(since) * HOUR, _FIRST)
     last = None if until is None else Mark((hour_of(until) + 1) * HOUR - 1, _LAST)
     tables, count = [jobs_table([])], 0

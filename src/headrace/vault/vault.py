@@ -18,7 +18,7 @@ from headrace.core.store_access import Owner, StoreAccess
 from headrace.core.upkeep import VAULT
 from headrace.core.view import View
 from headrace.errors import ConfigError, InvalidJob
-from headrace.keeping.archive_marks import ArchiveMarks
+from headrace.keeping.archive_marks import leave_vault
 from headrace.payloads.object_url import parse
 from headrace.payloads.objects import Objects
 from headrace.payloads.stowage import Stowage
@@ -29,6 +29,7 @@ from headrace.vault.archiver import Archiver
 from headrace.vault.catalog import Catalog, Compacted, Verified
 from headrace.vault.layout import JOBS, folder_of
 from headrace.vault.query import Answer, Ends, query, query_confined
+from headrace.vault.row_catalog import COMPACTED, RowCatalog
 from headrace.vault.tables import arrow, encode
 from headrace.vault.unarchived import read_unarchived
 
@@ -104,10 +105,19 @@ class Vault:
         )  # fmt: skip
         return await archiver.archive()
 
-    async def files(self, since: datetime | None = None, until: datetime | None = None) -> list[VaultFile]:
-        """The files with ended jobs, of the hours between two instants, oldest first."""
+    async def files(
+        self, since: datetime | None = None, until: datetime | None = None, *, table: str = JOBS
+    ) -> list[VaultFile]:
+        """The files with ended jobs, or with rows of another table, of the hours between two instants, oldest first."""
+        if table != JOBS:
+            rows = await RowCatalog(self._open()).files(table, _instant(since), _instant(until))
+            return [VaultFile(key=one.key, state="", bytes=one.size) for one in rows]
         found = await Catalog(self._open()).files(_instant(since), _instant(until))
         return [VaultFile(key=one.key, state=one.state, bytes=one.size) for one in found]
+
+    async def tables(self) -> list[str]:
+        """The names of the tables with rows of your own."""
+        return await RowCatalog(self._open()).tables()
 
     async def query(
         self,
@@ -117,37 +127,43 @@ class Vault:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[dict[str, Any]]:
-        """The rows of a DuckDB statement over the views ``jobs`` and ``attempts``. ``since`` and ``until`` bound when
-        jobs ended, to the hour: other files are not read."""
-        return await query(self._open(), sql, parameters, await self._ends(_instant(since), _instant(until)))
+        """The rows of a DuckDB statement over the views ``jobs`` and ``attempts``, and one for each table with rows of
+        your own. ``since`` and ``until`` bound when jobs ended, and the hours of rows: other files are not read."""
+        return await query(self._open(), sql, parameters, await self._ends(sql, _instant(since), _instant(until)))
 
     async def confined(self, sql: str, *, most: int = 200) -> Answer:
         """The first rows of one ``SELECT`` over the same views. It can read and change nothing else: for a box in a
         dashboard."""
-        return await query_confined(self._open(), sql, await self._ends(), most)
+        return await query_confined(self._open(), sql, await self._ends(sql), most)
 
-    async def _ends(self, since: int | None = None, until: int | None = None) -> Ends:
+    async def _ends(self, sql: str, since: int | None = None, until: int | None = None) -> Ends:
         """What is archived and what is not yet. The store is read first: what is archived meanwhile is in both, and
         counts once."""
         objects, client = self._open(), self._owner.client
         backend = await client.backend()
         if backend.documents is None or backend.archive is None:
             raise ConfigError("vault.url: this store does not list what has ended; unset it")
-        hot = await read_unarchived(backend.documents, backend.archive, client.clock, since, until)
-        return Ends(await Catalog(objects).files(since, until), hot)
+        hot = await read_unarchived(
+            backend.documents, backend.archive, client.clock, objects.location.where, since, until
+        )  # fmt: skip
+        catalog, asked = RowCatalog(objects), sql.casefold()
+        named = [table for table in await catalog.tables() if table.casefold() in asked]
+        rows = {table: await catalog.files(table, since, until) for table in named}
+        return Ends(await Catalog(objects).files(since, until), hot, rows)
 
     async def append(
         self, table: str, rows: Sequence[Mapping[str, Any]], *, at: datetime | None = None, name: str | None = None
     ) -> str | None:
-        """Write rows of your own under ``table/date=/hour=``; returns the key of the file. Read them with any
-        tool that knows Parquet. ``at``: their hour, if it is not this one. ``name``: of the file; one that is there
-        already stays as it is. So a vault is a ``RowSink``, for trackers and hot tables."""
-        if "/" in check_name(table, "table") or table in (JOBS, ".", ".."):
-            raise InvalidJob(f"table: expected a name without slashes that is not {JOBS!r}, got {table!r}")
+        """Write rows of your own under ``table/date=/hour=``; returns the key of the file. ``query`` has them as a view
+        of that name, and any tool that knows Parquet can read them. ``at``: their hour, if it is not this one.
+        ``name``: of the file; one that is there already stays as it is. So a vault is a ``RowSink``, for trackers and
+        hot tables."""
+        if "/" in check_name(table, "table") or table in (JOBS, "attempts", ".", ".."):
+            raise InvalidJob(f"table: expected a name without slashes that is not jobs or attempts, got {table!r}")
         if not rows:
             return None
-        if name is not None and "/" in check_name(name, "name"):
-            raise InvalidJob(f"name: expected a name without slashes, got {name!r}")
+        if name is not None and ("/" in check_name(name, "name") or name.startswith(COMPACTED)):
+            raise InvalidJob(f"name: expected a name without slashes that does not begin {COMPACTED!r}, got {name!r}")
         hour = self._owner.client.clock.now() if at is None else from_datetime(at)
         key = f"{folder_of(table, hour)}/{name or secrets.token_hex(16)}.parquet"
         body = await asyncio.to_thread(lambda: encode(arrow().Table.from_pylist([dict(row) for row in rows])))
@@ -157,11 +173,14 @@ class Vault:
     async def compact(self, before: datetime | None = None) -> Compacted:
         """Put the small files of hours that are over together: how many were made, and how many removed."""
         until = self._owner.client.clock.now() - 7_200_000_000 if before is None else from_datetime(before)
-        return await Catalog(self._open()).compact(until)
+        jobs = await Catalog(self._open()).compact(until)
+        made, removed = await RowCatalog(self._open()).compact(until)
+        return Compacted(jobs.made + made, jobs.removed + removed)
 
     async def verify(self) -> Verified:
         """Read everything: how many files and jobs there are, and what is wrong with them."""
-        return await Catalog(self._open()).verify()
+        jobs, (files, problems) = await Catalog(self._open()).verify(), await RowCatalog(self._open()).verify()
+        return Verified(jobs.files + files, jobs.jobs, jobs.problems + problems)
 
     async def replay(self, where: str, parameters: Sequence[Any] = (), *, limit: int = 1_000) -> Replayed:
         """Run jobs again, straight from the vault: those that fit a condition in SQL, such as ``id = ?`` or
@@ -171,7 +190,7 @@ class Vault:
             f"SELECT * FROM jobs WHERE ({where}) QUALIFY row_number() OVER (PARTITION BY id ORDER BY epoch DESC) = 1 "
             f"ORDER BY ended_at, id LIMIT {int(limit)}"
         )
-        ends = await self._ends()
+        ends = await self._ends(sql)
         found = await query(self._open(), sql, parameters, ends)
         client = self._owner.client
         backend = await client.backend()
@@ -190,7 +209,7 @@ class Vault:
         """Do without a vault from now on: what is not archived may go. What is archived stays."""
         backend = await self._owner.client.backend()
         if backend.documents is not None:
-            await ArchiveMarks(backend.documents).remove()
+            await leave_vault(backend.documents)
 
 
 class VaultAccess(StoreAccess, Protocol):

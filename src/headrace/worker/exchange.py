@@ -68,6 +68,7 @@ class Exchange(Kit):
         self.claimer = claimer
         self._orders = Orders(self, consumer, claimer)
         self.renewer = Renewer(self, consumer, self._orders)
+        self._room = room
         self.trips = self._make_trips(self.backend.limits.trips if trips is None else trips, refuse, room)
 
     def _make_trips(self, count: int, refuse: Refuse, room: HardBounds | None) -> list[Trips]:
@@ -108,6 +109,8 @@ class Exchange(Kit):
         if self._beat is not None:
             self.renewer.stop()
             await self._beat
+        if self._room is not None:
+            await self._room.note()
 
     async def close(self) -> None:
         """Carry out no more orders, and send no more parts."""

@@ -137,7 +137,7 @@ class PostgresBackend:
         self.archive = Archive(PostgresEnds(*means), self.fetch, PostgresRemovals(*means))
         self.tracks = PostgresTracks(*means)
         self.transfers = PostgresTransfers(*means)
-        self.tables = PostgresTables(lambda sql, params=(): self._connections.rows(sql, params), schema)
+        self.tables = PostgresTables(lambda: self._connections, schema)
         self.journal = PostgresJournal(*means)
         self.parts = PostgresParts(*means)
         self._way = Way()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
+from headrace.backends.postgres.connections import Connections
 from headrace.errors import ConfigError
 from headrace.seam import tables as t
 from headrace.seam.records import Stamp
@@ -29,10 +31,13 @@ WHERE c.oid = to_regclass(%b) AND c.relkind IN ('r', 'p') ORDER BY a.attnum
 """
 
 
-class Run(Protocol):
-    """Runs a statement; its rows."""
-
-    def __call__(self, sql: str, params: Sequence[Any] = ()) -> Awaitable[list[Any]]: ...
+_INDEXED = """
+SELECT c.relkind = 'p', c.relkind = 'r' AND pg_relation_size(c.oid) = 0, EXISTS (
+    SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND a.attname = %b
+)
+FROM pg_class AS c WHERE c.oid = to_regclass(%b)
+"""
 
 
 def _plain(name: str) -> str:
@@ -54,8 +59,8 @@ class PostgresTables:
     are timestamps or dates; a timestamp without a time zone is in UTC. In a column of numbers they are seconds since
     1970."""
 
-    def __init__(self, run: Run, schema: str) -> None:
-        self._run = run
+    def __init__(self, connections: Callable[[], Connections], schema: str) -> None:
+        self._connections = connections
         self._schema = schema
 
     def _named(self, table: t.TableName) -> str:
@@ -63,6 +68,9 @@ class PostgresTables:
         if schema == self._schema:
             raise ConfigError(f"table {'.'.join(table)!r}: the schema {self._schema!r} is the store's own")
         return ".".join(map(_quoted, full))
+
+    async def _run(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
+        return await self._connections().rows(sql, params)
 
     async def describe(self, table: t.TableName) -> t.TableInfo | None:
         self._named(table)
@@ -81,11 +89,27 @@ class PostgresTables:
         await self._index(table, age)
 
     async def _index(self, table: t.TableName, age: str) -> None:
-        name = _quoted(f"{table[-1][:30]}_{age[:20]}_headrace")
-        await self._run(f"CREATE INDEX IF NOT EXISTS {name} ON {self._named(table)} ({_quoted(age)})")
+        """An index that begins with the age, unless there is one. Others write meanwhile if the table has rows."""
+        [[partitioned, empty, has]] = await self._run(_INDEXED, (age, ".".join(map(_plain, _full(table)))))
+        if has:
+            return
+        digest = blake2b("\0".join((*_full(table), age)).encode(), digest_size=12).hexdigest()
+        name = f"headrace_age_{digest}"
+        made = f"IF NOT EXISTS {name} ON {'.'.join(map(_plain, _full(table)))} ({_plain(age)})"
+        async with self._connections().connection() as connection:
+            await connection.execute("SET statement_timeout = 0")
+            if partitioned or empty:
+                await connection.execute(f"CREATE INDEX {made}".encode())
+                return
+            await connection.execute(f"CREATE INDEX CONCURRENTLY {made}".encode())
+            [[_, _, valid]] = await self._run(_INDEXED, (age, ".".join(map(_plain, _full(table)))))
+            if not valid:  # a process died while it made it
+                schema = _plain(_full(table)[0])
+                await connection.execute(f"REINDEX INDEX CONCURRENTLY {schema}.{name}".encode())
 
     async def prepare(self, table: t.TableName, age: str) -> None:
-        await self._run(f"ALTER TABLE {self._named(table)} ADD COLUMN IF NOT EXISTS {_quoted(age)} timestamptz")
+        if not await self._kind(table, age):  # this locks the table for a moment, also if the column is there
+            await self._run(f"ALTER TABLE {self._named(table)} ADD COLUMN IF NOT EXISTS {_quoted(age)} timestamptz")
         await self._index(table, age)
 
     async def backfill(self, table: t.TableName, age: str, source: str | None, limit: int, at: Stamp = None) -> int:
@@ -134,6 +158,31 @@ class PostgresTables:
         query = "SELECT coalesce(pg_total_relation_size(to_regclass(%b::text)), 0)"
         [[size]] = await self._run(query, (".".join(map(_plain, _full(table))),))
         return int(size)
+
+    async def look(self, rule: t.HotRule, cutoff: t.Cutoff, limit: int) -> t.Look:
+        kind, name = await self._kind(rule.table, rule.age), self._named(rule.table)
+        condition, bounds = await self._condition(rule, cutoff, kind)
+        age = f"t.{_quoted(rule.age)}"
+        newest = f"SELECT {_micros(rule, kind)} FROM (SELECT max({age}) AS {_quoted(rule.age)} FROM {name} AS t) AS t"
+
+        def counted(which: str) -> str:
+            return f"SELECT count(*) FROM (SELECT FROM {name} AS t WHERE {which} LIMIT %b::bigint) AS c"
+
+        parts, params = [counted(condition)], (*bounds, limit)
+        if rule.processed is not None:
+            parts.append(counted(f"{age} < {_instant(kind)} AND {condition} IS NOT TRUE"))
+            params = (*params, cutoff.processed, *bounds, limit)
+        else:
+            parts.append("SELECT 0")
+        [[condemned, waiting, last]] = await self._run(
+            f"SELECT {', '.join(f'({part})' for part in (*parts, newest))}", params
+        )
+        return t.Look(condemned, waiting, last)
+
+    async def count(self, table: t.TableName, limit: int) -> int:
+        counted = f"SELECT count(*) FROM (SELECT FROM {self._named(table)} LIMIT %b::bigint) AS c"
+        [[rows]] = await self._run(counted, (limit,))
+        return int(rows)
 
     async def survey(self, rule: t.HotRule, cutoff: t.Cutoff, at: Stamp = None) -> t.Survey:
         kind, name = await self._kind(rule.table, rule.age), self._named(rule.table)
@@ -200,8 +249,10 @@ class PostgresTables:
             named = f"t.{_quoted(rule.processed)}"
             boolean = await self._kind(rule.table, rule.processed) == "boolean"
             done = f"{named} IS TRUE" if boolean else f"{named} IS NOT NULL"
-        parts = f"(({age} < {_instant(kind)} AND {done}) OR {age} < {_instant(kind)})"
-        return parts, (cutoff.processed, cutoff.any)
+        instant = _instant(kind)
+        # The first comparison is for the index of the age.
+        parts = f"({age} < greatest({instant}, {instant}) AND (({age} < {instant} AND {done}) OR {age} < {instant}))"
+        return parts, (cutoff.processed, cutoff.any) * 2
 
 
 def _instant(kind: str, micros: str = "%b::bigint") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -55,14 +56,19 @@ class SqliteTables(Capability):
         ]
         parts.append(f"PRIMARY KEY ({', '.join(map(_quoted, key))})")
         made = f"CREATE TABLE IF NOT EXISTS {_named(table)} ({', '.join(parts)})"
-        await self._write(lambda tx, _: _run(tx, made, _index(table, age)), None, grows=True)
+
+        def work(tx: Transaction, _: int) -> None:
+            tx.execute(made)
+            _index(tx, table, age)
+
+        await self._write(work, None, grows=True)
 
     async def prepare(self, table: t.TableName, age: str) -> None:
         def work(tx: Transaction, _: int) -> None:
             found = _describe(tx, table)
             if found is not None and age not in found.columns:
                 tx.execute(f"ALTER TABLE {_named(table)} ADD COLUMN {_quoted(age)} TEXT")
-            tx.execute(_index(table, age))
+            _index(tx, table, age)
 
         await self._write(work, None, grows=True)
 
@@ -108,6 +114,13 @@ class SqliteTables(Capability):
     async def size(self, table: t.TableName) -> int:
         return await self._read(lambda session, _: _size(session, table), None)
 
+    async def look(self, rule: t.HotRule, cutoff: t.Cutoff, limit: int) -> t.Look:
+        return await self._read(lambda session, _: _look(session, rule, cutoff, limit), None)
+
+    async def count(self, table: t.TableName, limit: int) -> int:
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM {_named(table)} LIMIT ?1)"
+        return int(await self._read(lambda session, _: session.one(counted, (limit,))[0], None))
+
     async def survey(self, rule: t.HotRule, cutoff: t.Cutoff, at: Stamp = None) -> t.Survey:
         return await self._read(lambda session, now: _survey(session, rule, cutoff, now), at)
 
@@ -118,14 +131,16 @@ class SqliteTables(Capability):
         return await self._write(lambda tx, _: _delete(tx, rule, cutoff, rows), None, weight=len(rows))
 
 
-def _run(tx: Transaction, *statements: str) -> None:
-    for one in statements:
-        tx.execute(one)
-
-
-def _index(table: t.TableName, age: str) -> str:
-    name = _quoted(f"{table[0]}_{age}_headrace")
-    return f"CREATE INDEX IF NOT EXISTS {name} ON {_named(table)} ({_quoted(age)})"
+def _index(tx: Transaction, table: t.TableName, age: str) -> None:
+    """An index that begins with the age, unless there is one."""
+    [there] = tx.one(
+        "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) AS i JOIN pragma_index_info(i.name) AS c "
+        "WHERE NOT i.partial AND c.seqno = 0 AND c.name = ?2)",
+        (table[0], age),
+    )
+    if not there:
+        name = blake2b(f"{table[0]}\0{age}".encode(), digest_size=12).hexdigest()
+        tx.execute(f"CREATE INDEX IF NOT EXISTS headrace_age_{name} ON {_named(table)} ({_quoted(age)})")
 
 
 def _describe(session: Session, table: t.TableName) -> t.TableInfo | None:
@@ -149,7 +164,8 @@ def _condition(rule: t.HotRule) -> str:
     table: SQLite takes an unknown name in quotes for a text otherwise."""
     age = f"t.{_quoted(rule.age)}"
     done = f"t.{_quoted(rule.processed)}" if rule.processed is not None else "1"
-    return f"(({age} < ?1 AND {done} IS NOT NULL AND {done} <> 0) OR {age} < ?2)"
+    either = f"({age} < ?1 AND {done} IS NOT NULL AND {done} <> 0) OR {age} < ?2"
+    return f"({age} < max(?1, coalesce(?2, ?1)) AND ({either}))"  # the first comparison is for the index of the age
 
 
 def _bounds(session: Session, rule: t.HotRule, cutoff: t.Cutoff) -> tuple[Any, Any]:
@@ -169,6 +185,22 @@ def _size(session: Session, table: t.TableName) -> int:
         (table[0],),
     )
     return int(size)
+
+
+def _look(session: Session, rule: t.HotRule, cutoff: t.Cutoff, limit: int) -> t.Look:
+    number = _is_number(_describe(session, rule.table), rule.age)
+    bounds = _bounds(session, rule, cutoff)
+    name, age = _named(rule.table), f"t.{_quoted(rule.age)}"
+
+    def counted(which: str) -> str:
+        return f"SELECT count(*) FROM (SELECT 1 FROM {name} AS t WHERE {which} LIMIT ?3)"
+
+    waiting = "0" if rule.processed is None else counted(f"{age} < ?1 AND {_condition(rule)} IS NOT TRUE")
+    newest = (
+        f"SELECT {_micros(rule, number=number)} FROM (SELECT max({age}) AS {_quoted(rule.age)} FROM {name} AS t) AS t"
+    )
+    found = session.one(f"SELECT ({counted(_condition(rule))}), ({waiting}), ({newest})", (*bounds, limit))
+    return t.Look(*found)
 
 
 def _survey(session: Session, rule: t.HotRule, cutoff: t.Cutoff, now: int) -> t.Survey:

@@ -111,6 +111,25 @@ class TableTests(ConformanceBase):
         assert survey.bytes > 0
 
     @needs("tables")
+    async def test_a_look_counts_what_a_sweep_deletes_and_no_more_than_it_must(self, store: Backend) -> None:
+        rows = [(f"{days} {done}", days, done, days * DAY) for days in range(1, 30) for done in (True, False)]
+        plain = await self.fill(store, NAMES[2], rows)
+        tables = self.tables(store)
+        rule = HotRule(table=plain.table, key=plain.key, age="at", processed="done")
+        for given, cutoff in (
+            (plain, Cutoff(T0 - 7 * DAY)), (rule, Cutoff(T0 - 7 * DAY)), (rule, Cutoff(T0 - 7 * DAY, T0 - 20 * DAY)),
+            (rule, Cutoff(T0 - 7 * DAY, T0 - 7 * DAY)),
+        ):  # fmt: skip
+            look, survey = await tables.look(given, cutoff, 1_000), await tables.survey(given, cutoff, T0)
+            assert (look.condemned, look.waiting, look.newest) == (survey.condemned, survey.waiting, survey.newest)
+            assert len(await tables.oldest(given, cutoff, 1_000, values=False)) == look.condemned
+        assert (await tables.look(plain, Cutoff(T0 - 7 * DAY), 5)).condemned == 5
+        assert await tables.count(plain.table, 1_000) == len(rows)
+        assert await tables.count(plain.table, 7) == 7
+        nothing = await self.fill(store, NAMES[1], [])
+        assert (await tables.look(nothing, Cutoff(T0), 5)).newest is None
+
+    @needs("tables")
     async def test_tables_of_the_stores_own_are_out_of_reach(self, store: Backend) -> None:
         with pytest.raises(ConfigError):
             await self.tables(store).describe(("headrace", "jobs"))

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.errors import ConfigError
-from headrace.keeping.archive_marks import ArchiveMarks
+from headrace.keeping.archive_marks import MARKS, Marks, read_marks
 from headrace.keeping.bounds import ENDED
 from headrace.seam.instants import datetime_or_none
 from headrace.vault.vault import VaultFile
@@ -72,7 +72,8 @@ class VaultPage(PageSet):
         backend = await client.backend()
         if backend.documents is None or backend.archive is None:
             raise ConfigError("this store has no vault")
-        marks = await ArchiveMarks(backend.documents).read()
+        [document] = await backend.documents.get([MARKS])
+        marks = read_marks(document) or Marks()
         found = []
         for state in ENDED:
             mark = marks.of(state).mark
