@@ -80,7 +80,7 @@ class Probes:
         slots = request.query_params.get("slots")
         if slots is not None and not (slots.isdecimal() and 0 < int(slots[:9]) < 10**6):
             raise ConfigError(f"slots: expected a whole number of slots per worker, got {shown(slots)}")
-        found = await self._admin.queues(request.path_params["queue"])
+        found = await self._admin.primary.queues(request.path_params["queue"])
         if not found:
             return answer(Scale(0, 0, 0, 0.0, 0, 0, 0))
         [queue] = found
