@@ -13,7 +13,7 @@ from headrace.core.config import HttpSettings
 from headrace.errors import ConfigError
 from headrace.web.address import check_reach, parse_address
 from headrace.web.guard import CSRF, SAFE
-from headrace.web.server import Server, serve_http
+from headrace.web.server import serve_http
 from headrace.web.tokens import Role, read_tokens
 from tests.facades.harness import settings
 from tests.web.conftest import TOKENS, bearer
@@ -27,20 +27,6 @@ def every_route(app: Any) -> list[tuple[str, str]]:
     assert all(isinstance(route, Route) for route in app._app.routes)
     return [(method, path.replace("{queue:path}", "mail").replace("{queue}", "mail").replace("{id}", "7"))
             for method, path in found]  # fmt: skip
-
-
-@pytest.fixture
-def apps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The ASGI apps that servers are made for."""
-    made: list[Any] = []
-    before = Server.__init__
-
-    def noted(self: Server, config: Any) -> None:
-        made.append(config.app)
-        before(self, config)
-
-    monkeypatch.setattr(Server, "__init__", noted)
-    return made
 
 
 async def test_every_route_is_closed_without_credentials(site: Any, apps: list[Any]) -> None:

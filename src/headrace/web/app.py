@@ -22,7 +22,7 @@ from headrace.web.dashboard.live import Live
 from headrace.web.guard import Guard, problem
 from headrace.web.metrics import Metrics
 from headrace.web.openapi import describe
-from headrace.web.routes import ApiRoute, Reading
+from headrace.web.routes import ApiRoute, Parameter, Reading
 from headrace.web.stream import Stream
 from headrace.web.tokens import Role, Tokens
 from headrace.web.vitals import Verdict, Vitals
@@ -53,14 +53,15 @@ class Probes:
         self._vitals = vitals
         self._metrics = metrics
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """All of them."""
+        probe, slots = Role.PROBE, [Parameter("slots", "Slots of each worker; as many as they have now, if not given")]
         return [
-            _route("GET", "/livez", self.live, Role.PROBE),
-            _route("GET", "/readyz", self.ready, Role.PROBE),
-            _route("GET", "/startupz", self.started, Role.PROBE),
-            _route("GET", "/metrics", self.metrics, Role.PROBE),
-            _route("GET", "/scale/{queue:path}", self.scale, Role.PROBE),
+            ApiRoute("GET", "/livez", self.live, "Whether the process should go on.", Verdict, probe),
+            ApiRoute("GET", "/readyz", self.ready, "Whether it does its work now.", Verdict, probe),
+            ApiRoute("GET", "/startupz", self.started, "Whether it has come up.", Verdict, probe),
+            ApiRoute("GET", "/metrics", self.metrics, "Metrics for Prometheus.", str, probe, media="text/plain"),
+            ApiRoute("GET", "/scale/{queue:path}", self.scale, "Numbers for autoscalers.", Scale, probe, slots),
         ]
 
     async def live(self, request: Request) -> Response:
@@ -106,15 +107,20 @@ def web_app(
         return answer(await live.firing())
 
     api.append(ApiRoute("GET", "/api/v1/alerts", alerts, "Alerts that are on, worst first.", list[Firing]))
+    api.append(
+        ApiRoute(
+            "GET", "/api/v1/events", Stream(admin.listening).events, "What happens, as it happens.", str,
+            media="text/event-stream",
+        )
+    )  # fmt: skip
+    api += Probes(admin, vitals, metrics).routes()
     document = describe(api)
 
     async def openapi(request: Request) -> Response:
         return answer(document)
 
     routes = [
-        *Probes(admin, vitals, metrics).routes(),
         _route("GET", "/openapi.json", openapi, Role.VIEWER),
-        _route("GET", "/api/v1/events", Stream(admin.listening).events, Role.VIEWER),
         *map(_api_route, api),
         *dashboard_routes(admin, live, tokens, settings),
     ]

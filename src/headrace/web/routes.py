@@ -41,6 +41,8 @@ class ApiRoute(Struct, frozen=True):
     role: Role = Role.VIEWER
     parameters: Sequence[Parameter] = ()
     body: Any = None
+    media: str = "application/json"
+    """What it answers with."""
 
 
 class Session(Struct, frozen=True):
