@@ -169,6 +169,33 @@ def test_a_valkey_that_takes_no_writes(probed: Any) -> None:
         server.close()
 
 
+def test_a_valkey_without_memory_is_worked_on(probed: Any, tmp_path: Path) -> None:
+    """It takes no new jobs, but what it has is claimed and settled, so workers are well; a metric tells of the rest."""
+    server = Valkey()
+    server.start()
+    try:
+        worker = probed(server.url())
+        worker.turns(ready=True)
+        worker.enqueue("waits")
+        worker.seen("waiting")
+        with redis.Redis.from_url(server.url()) as client:
+            client.config_set("maxmemory", "1mb")
+            assert Process("enqueue", "waits", "--app", "work:app", cwd=tmp_path).ended() != 0
+            (tmp_path / "open").touch()
+            completed = 'headrace_jobs_finished_total{outcome="completed",queue="q",task="work.waits"} 1.0'
+            began = time.monotonic()
+            while completed not in (text := ask(worker.address, "/metrics").text):
+                assert time.monotonic() - began < LIMIT, text
+                assert worker.status("readyz") == 200, worker.detail()
+                time.sleep(0.3)
+            [used] = [line for line in text.splitlines() if line.startswith("headrace_budget_used_ratio ")]
+            assert float(used.split()[1]) > 1
+            client.config_set("maxmemory", 0)
+        worker.turns(ready=True)
+    finally:
+        server.close()
+
+
 def test_a_file_that_somebody_keeps_locked(probed: Any, tmp_path: Path) -> None:
     worker = probed(f"sqlite:///{tmp_path}/jobs.db")
     worker.turns(ready=True)
