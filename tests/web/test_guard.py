@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from typing import Any
 
@@ -25,8 +26,8 @@ def every_route(app: Any) -> list[tuple[str, str]]:
     """All routes of the app, from its router: a new one is in it by itself."""
     found = [(method, route.path) for route in app._app.routes for method in route.methods]
     assert all(isinstance(route, Route) for route in app._app.routes)
-    return [(method, path.replace("{queue:path}", "mail").replace("{queue}", "mail").replace("{id}", "7"))
-            for method, path in found]  # fmt: skip
+    named = {"{queue:path}": "mail", "{queue}": "mail", "{id}": "7", "{name:path}": "nightly"}
+    return [(method, re.sub(r"{[^}]+}", lambda part: named.get(part[0], part[0]), path)) for method, path in found]
 
 
 async def test_every_route_is_closed_without_credentials(site: Any, apps: list[Any]) -> None:

@@ -20,6 +20,7 @@ from headrace.web.answers import Endpoint, answer, guarded
 from headrace.web.dashboard.dashboard import dashboard_routes
 from headrace.web.dashboard.live import Live
 from headrace.web.guard import Guard, problem
+from headrace.web.keeping import Keeping
 from headrace.web.metrics import Metrics
 from headrace.web.openapi import describe
 from headrace.web.routes import ApiRoute, Parameter, Reading
@@ -101,7 +102,7 @@ def web_app(
     live: Live,
 ) -> ASGIApp:
     """The whole app. It can be mounted in another one, under any prefix."""
-    api = [*Reading(admin, tokens, writes=settings.writes).routes(), *Writing(admin).routes()]
+    api = [*Reading(admin, tokens, writes=settings.writes).routes(), *Writing(admin).routes(), *Keeping(admin).routes()]
 
     async def alerts(request: Request) -> Response:
         return answer(await live.firing())

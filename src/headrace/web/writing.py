@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
-import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,13 +10,9 @@ from headrace.admin import views
 from headrace.admin.admin import Admin
 from headrace.admin.audit import AuditEntry
 from headrace.admin.operations import PACE, Operation
-from headrace.errors import ConfigError
-from headrace.text import shown
 from headrace.web.answers import answer, principal
-from headrace.web.routes import ApiRoute, Parameter, whole
+from headrace.web.routes import ApiRoute, Parameter, read_body, whole
 from headrace.web.tokens import Role
-
-T = TypeVar("T")
 
 
 class ChangeJobs(Struct, forbid_unknown_fields=True):
@@ -92,7 +85,7 @@ class Writing:
         return answer(await self._admin.operation(request.path_params["id"]))
 
     async def submit(self, request: Request) -> Response:
-        given = await _body(request, SubmitOperation)
+        given = await read_body(request, SubmitOperation)
         found = await self._admin.submit(
             given.filter,
             given.action,
@@ -108,7 +101,7 @@ class Writing:
         return answer(await self._admin.cancel_operation(request.path_params["id"], actor=who))
 
     async def change(self, request: Request) -> Response:
-        given = await _body(request, ChangeJobs)
+        given = await read_body(request, ChangeJobs)
         who = principal(request).name
         return answer(await self._admin.change(given.ids, given.action, given.argument, actor=who))
 
@@ -117,24 +110,15 @@ class Writing:
         return answer(await self._admin.job(request.path_params["id"], reveal=True, actor=who))
 
     async def pause(self, request: Request) -> Response:
-        given, queue = await _body(request, PauseQueue), request.path_params["queue"]
+        given, queue = await read_body(request, PauseQueue), request.path_params["queue"]
         who = principal(request).name
         await self._admin.pause_queue(queue, given.lasts, tenant=given.tenant, task=given.task, actor=who)
         return await self._queue(queue)
 
     async def resume(self, request: Request) -> Response:
-        given, queue = await _body(request, PauseQueue), request.path_params["queue"]
+        given, queue = await read_body(request, PauseQueue), request.path_params["queue"]
         await self._admin.resume_queue(queue, tenant=given.tenant, task=given.task, actor=principal(request).name)
         return await self._queue(queue)
 
     async def _queue(self, queue: str) -> Response:
-        return answer(next(iter(await self._admin.queues(queue)), None))
-
-
-async def _body(request: Request, kind: type[T]) -> T:
-    text = await request.body()
-    given: Any = text or b"{}"
-    try:
-        return msgspec.json.decode(given, type=kind)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise ConfigError(f"body: expected JSON as /openapi.json describes it: {error}; got {shown(text)}") from error
+        return answer(next(iter(await self._admin.primary.queues(queue)), None))
