@@ -27,6 +27,7 @@ from chaos import (
     kill_workers,
     lose_windows,
     objects_away,
+    observers,
     passing_errors,
     poison,
 )
@@ -50,6 +51,7 @@ SCENARIOS = {
     "disk_full": STORES,
     "kill_archivers": STORES,
     "lose_windows": ("streams",),
+    "observers": SERVERS,
 }
 """On which stores each is run."""
 
@@ -137,6 +139,8 @@ def _scenario(
             return kill_archivers.run(folder, deaths=given.kills or 160, seed=given.seed, backend=store)
         case "lose_windows":
             return lose_windows.run(folder, rounds=given.kills or 10, away=given.away, **few)
+        case "observers":
+            return observers.run(folder, seed=given.seed, backend=store)
         case "passing_errors":
             return passing_errors.run(folder, **common, processes=given.processes or 2)
         case "impatient_callers":

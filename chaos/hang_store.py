@@ -141,17 +141,17 @@ WAYS = {"postgres": ("stop", "lock"), "valkey": ("stop", "pause"), "sqlite": ("l
 def _ways(store: Store) -> dict[str, Hang]:
     match store:
         case PostgresStore():
-            return {"stop": lambda _: _stopped(store), "lock": lambda _: _locked_tables(store)}
+            return {"stop": lambda _: stopped(store), "lock": lambda _: _locked_tables(store)}
         case ValkeyStore():
-            return {"stop": lambda _: _stopped(store), "pause": lambda seconds: _paused(store, seconds)}
+            return {"stop": lambda _: stopped(store), "pause": lambda seconds: _paused(store, seconds)}
         case StreamsStore():
-            return {"stop valkey": lambda _: _stopped(store.gives), "stop postgres": lambda _: _stopped(store.keeps)}
+            return {"stop valkey": lambda _: stopped(store.gives), "stop postgres": lambda _: stopped(store.keeps)}
         case SqliteStore():
             return {"lock": lambda _: _locked_file(store)}
 
 
 @asynccontextmanager
-async def _stopped(store: PostgresStore | ValkeyStore) -> AsyncIterator[None]:
+async def stopped(store: PostgresStore | ValkeyStore) -> AsyncIterator[None]:
     """SIGSTOP of every process of the server, then SIGCONT."""
     store.server.freeze()
     try:

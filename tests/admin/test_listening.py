@@ -37,6 +37,11 @@ class Heard:
             self.changed.clear()
             await within(self.changed.wait())
 
+    async def happened(self, kind: str) -> None:
+        while kind not in {one.kind for one in self.happenings}:
+            self.changed.clear()
+            await within(self.changed.wait())
+
 
 async def telling(app: App) -> None:
     """Wait until the app has noticed that somebody listens."""
@@ -74,6 +79,46 @@ async def test_another_process_hears_of_every_job(store: Store) -> None:
         listening.cancel()
     assert "retrying" in {one.kind for one in heard.happenings}
     assert "secret" not in str(heard.happenings)
+
+
+async def test_a_worker_that_starts_is_heard_of(store: Store) -> None:
+    """Also if its process has just asked in vain whether anybody listens, and would ask again only in seconds."""
+    app, admin = store.app(), Admin(store.client())
+    app.task(queue="mail", name="send")(_nothing)
+    heard = Heard()
+    async with app, admin.client:
+        await app.tasks["send"].enqueue()
+        async with admin.listening.listen() as stream, asyncio.TaskGroup() as group:
+            listening = group.create_task(heard.hear(stream))
+            async with working(app):
+                await heard.happened("worker_started")
+            await heard.happened("worker_stopped")
+            listening.cancel()
+    kinds = [one.kind for one in heard.happenings]
+    assert [kinds.count(kind) for kind in ("worker_started", "worker_stopped")] == [1, 1]
+    assert {one.detail for one in heard.happenings if one.kind == "worker_started"} == {"mail"}
+
+
+async def test_a_worker_that_had_started_before_anybody_listened_is_no_news(memory: Store) -> None:
+    app, admin = memory.app(), Admin(memory.client())
+    app.task(queue="mail", name="send")(_nothing)
+    heard = Heard()
+    async with app, working(app):
+        feed = app.client._feed
+        assert feed is not None
+        while feed.news:
+            await asyncio.sleep(0.01)
+        async with admin.client, admin.listening.listen() as stream, asyncio.TaskGroup() as group:
+            listening = group.create_task(heard.hear(stream))
+            while not feed.telling.is_set():
+                await app.tasks["send"].enqueue()
+                await asyncio.sleep(0.05)
+            await heard.until(("mail", "send", "completed"), 1)
+            listening.cancel()
+    assert "worker_started" not in {one.kind for one in heard.happenings}
+
+
+async def _nothing() -> None: ...
 
 
 async def test_nobody_pays_while_nobody_listens(memory: Store) -> None:

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from headrace.core.alerts import Alert
 from headrace.core.clock import ManualClock
 from headrace.core.durations import micros
 from headrace.core.events import Event, EventKind
 from headrace.core.meter import Meter
+from headrace.keeping.budget import Budget, Measured
 from headrace.keeping.waiting_ends import WaitingEnds
 from headrace.seam.records import KeptStats, Leased, QueueStats, Stats, WorkerStats
 from headrace.seam.usage import Usage
 from headrace.web.metrics import EventCounts, Metrics
 from headrace.web.pulse import Pulse
-from headrace.web.store_metrics import of_store
+from headrace.web.store_metrics import Beside, of_store
 from tests.admin.promql import Samples, Scrape
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "headrace-rules.yml"
@@ -35,6 +37,7 @@ class World:
         self.meter, self.counts, self.pulse = Meter(ManualClock()), EventCounts(), Pulse()
         self.now, self.failed = 1_000_000.0, 0
         self.queue: dict[str, Any] = {}
+        self.used = 500
         self.up, self.slots, self.seen, self.dead_bytes, self.swept, self.vault = True, 10, 0.0, 0, True, 0.0
         self.archive_failures, self.save_failed = 0, 0
 
@@ -42,7 +45,7 @@ class World:
         """A minute goes by."""
         self.now += EVERY
         self.up, self.slots, self.seen, self.dead_bytes, self.swept, self.vault = True, 10, self.now, 0, True, 0.0
-        self.queue, self.save_failed = {"running": 1}, 0
+        self.queue, self.used, self.save_failed = {"running": 1}, 500, 0
         for _ in range(20):
             self.meter.completed(JOB, 0.0)
             self.meter.upkeep.used("mail", 0.3)
@@ -58,9 +61,10 @@ class World:
         queue = QueueStats("mail", failed=self.failed, **self.queue)
         worker = WorkerStats("w", ("mail",), self.slots, 1, 0, int(self.seen * 1e6))
         stats = Stats([queue], [worker] if self.slots else [], [KeptStats("failed", self.failed, self.dead_bytes)])
-        usage = Usage(1, parts={"archive_failures": self.archive_failures, "save_failed": self.save_failed})
-        ends = WaitingEnds(None, self.vault)
-        store = of_store(stats if self.up else None, int(self.now * 1e6), "memory", ends, usage)
+        parts = {"archive_failures": self.archive_failures, "save_failed": self.save_failed}
+        ended, usage = WaitingEnds(None, self.vault), Usage(self.used, parts=parts)
+        beside = Beside(Measured(usage, Budget(bytes=1_000)))
+        store = of_store(stats if self.up else None, int(self.now * 1e6), "memory", ended, usage, beside)
         process = Metrics("memory", self.meter, self.counts, self.pulse, None)._process()
         samples = [sample for family in (*process, *store) for sample in family.samples]
         return {(one.name, frozenset({**one.labels, "instance": "pod"}.items())): one.value for one in samples}
@@ -120,6 +124,8 @@ TROUBLES: dict[str, Callable[[World], Any]] = {
     "HeadraceFailures": lambda world: world.often(60, world.meter.ended, JOB, "retried", 0.0),
     "HeadraceDeadLettersGrow": _dying,
     "HeadraceDeadLettersLarge": _set(dead_bytes=500 * 1024 * 1024),
+    "HeadraceBudgetNearlyUsed": _set(used=900),
+    "HeadraceRaised": _alert("objects_away"),
     "HeadraceLeasesExpire": _lost,
     "HeadraceLeaseNearlyOver": _alert("lease_nearly_over"),
     "HeadraceCleanupFails": _alert("cleanup_failing"),
@@ -141,6 +147,17 @@ def rules() -> dict[str, Any]:
 
 def test_every_rule_has_a_trouble() -> None:
     assert set(rules()) == set(TROUBLES)
+
+
+@pytest.mark.parametrize("alert", [one.value for one in Alert])
+def test_each_alert_that_a_process_raises_has_a_rule(alert: str) -> None:
+    world, samples, fired = World(), Samples(EVERY), set[str]()
+    trouble = _set(used=900) if alert == Alert.BUDGET_NEARLY_USED else _alert(alert)
+    for minute in range(CALM + TROUBLE):
+        samples.add(world.scrape(trouble if minute >= CALM else None))
+        if minute >= CALM:
+            fired |= {name for name, rule in rules().items() if samples.find(rule["expr"])}
+    assert len(fired) == 1, "one rule, and no other"
 
 
 @pytest.mark.parametrize("name", TROUBLES)

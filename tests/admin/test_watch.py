@@ -26,13 +26,14 @@ from headrace.core.events import Event, EventKind
 from headrace.core.feed import Digest, Happening, Tally
 from headrace.core.meter import Meter
 from headrace.errors import ConfigError
+from headrace.keeping.budget import Budget, Measured
 from headrace.keeping.waiting_ends import WaitingEnds
 from headrace.seam.records import KeptStats, Leased, QueueStats, Stats, WorkerStats
 from headrace.seam.usage import Usage
 from headrace.web.families import expose
 from headrace.web.metrics import EventCounts, Metrics
 from headrace.web.pulse import Pulse
-from headrace.web.store_metrics import of_store
+from headrace.web.store_metrics import Beside, of_store
 from tests.facades.harness import settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -273,10 +274,11 @@ def test_rules_and_board_name_metrics_and_labels_that_exist() -> None:
     stats = Stats(
         [QueueStats("mail", available=1)], [WorkerStats("w", ("mail",), 1, 1, 0, 0)], [KeptStats("failed", 1, 1)]
     )
+    beside = Beside(Measured(Usage(1), Budget(bytes=10)))
     text = expose(
         [
             *Metrics("memory", meter, counts, pulse, None)._process(),
-            *of_store(stats, 0, "memory", WaitingEnds(1.0, 1.0), Usage(1, parts={"wal": 1})),
+            *of_store(stats, 0, "memory", WaitingEnds(1.0, 1.0), Usage(1, parts={"wal": 1}), beside),
         ]
     ).decode()
     known = {
@@ -292,5 +294,10 @@ def test_rules_and_board_name_metrics_and_labels_that_exist() -> None:
             assert name in known, f"{name} in {expr}"
             assert set(re.findall(r'(\w+)[=!]~?"', labels)) <= known[name], expr
         assert expr.count("(") == expr.count(")")
+    links = re.findall(r'"url": "([^"]+)"', json.dumps(board))
+    assert len(links) >= 5
+    assert {link.partition("?")[0] for link in links} == {
+        f"${{dashboard}}/{page}" for page in ("", "jobs", "api/v1/alerts")
+    }
     panels = {panel["gridPos"]["x"] + 100 * panel["gridPos"]["y"] for panel in board["panels"]}
     assert len(panels) == len(board["panels"])

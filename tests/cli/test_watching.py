@@ -276,6 +276,17 @@ def test_what_top_shows() -> None:
     assert "\x1b[2J" not in text
 
 
+def test_the_dashboard_is_served(run: Run, start: Any) -> None:
+    run("enqueue", "hello", "--app", "jobs", "--arg", 'who="ada"')
+    server = start("dashboard", "0", *URL)
+    assert "change nothing" in server.text("--writes")
+    address = parse_address(server.text("http://").split("http://")[1].split(": health")[0])
+    assert "<h1>Overview</h1>" in ask(address, "/").text
+    assert ask(address, "/do/queue/pause", "POST", body=b"queue=default").status == 403
+    server.send(signal.SIGTERM)
+    assert server.ended() == 0
+
+
 def test_a_store_is_served_without_a_worker(run: Run, start: Any) -> None:
     run("enqueue", "hello", "--app", "jobs", "--arg", 'who="ada"')
     server = start("serve", "0", *URL)

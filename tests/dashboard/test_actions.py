@@ -10,8 +10,11 @@ from uuid import UUID
 from playwright.sync_api import Page, expect
 
 from headrace import Admin, App, Every, JobState
+from headrace.seam.records import Claim, Row, Settlement
 from tests.dashboard.conftest import Watched
 from tests.dashboard.place import Place, make_app
+
+HOUR = 3_600_000_000
 
 
 class Clicker:
@@ -188,6 +191,86 @@ def test_queues_schedules_and_upkeep(watched: Watched, tmp_path: Path) -> None:
         watched.page.locator("input[name=mebibytes]").fill("64")
         person.press("Set budget", "the budget is 64 MiB")
         assert place.run(app.janitor.usage()).limit == 64 << 20
+
+
+def test_what_needs_more_than_one_click(watched: Watched, tmp_path: Path) -> None:
+    """Actions with an argument, on chosen dead letters, from the list of queues, and those that undo or force."""
+    safety = {"floor": 1, "share": 0.05}
+    app = make_app(url=f"sqlite:///{tmp_path}/jobs.db?durability=normal", retention={"safety": safety})
+    with Place(app, watched.page, writes=True) as place:
+        person, page = Clicker(place, watched.page), watched.page
+        welcome: Any = app.tasks["mail.welcome"]
+        charge: Any = app.tasks["billing.charge"]
+
+        async def begin() -> list[UUID]:
+            await end_long_ago(app, "old", 20)
+            await app.client.insert([charge.job(order) for order in range(3)])
+            await app.drain()
+            return [(await welcome.options(delay="1h").enqueue(user)).id for user in range(2)]
+
+        jobs = place.run(begin())
+        for action, argument, told in (
+            ("prioritise", "7", "2 jobs given another priority"),
+            ("reschedule", "5h", "2 jobs rescheduled"),
+        ):
+            person.go("/jobs?filter=queue:mail+state:scheduled")
+            page.locator("[data-all]").check()
+            page.locator("#chosen select").select_option(action)
+            page.locator("#chosen [data-argument]").fill(argument)
+            person.press("Do it", told)
+        found = [place.run(app.client.get(one)) for one in jobs]
+        assert {one.priority for one in found} == {7}
+        now = place.run(app.client.store_now())
+        assert all(4 * HOUR < one.run_at.timestamp() * 1e6 - now <= 5 * HOUR for one in found if one.run_at)
+
+        person.go("/queue?name=mail")
+        person.press("Pause for 1h", "queue mail is paused")
+        assert place.run(Admin(app.client).queues("mail"))[0].paused
+        [entry] = place.run(Admin(app.client).audit.entries(limit=1))
+        assert (entry.action, entry.details["lasts"]) == ("pause queue", "1h")
+        person.go("/queues?name=mail")
+        person.press("Resume", "queue mail is resumed")
+        assert not place.run(Admin(app.client).queues("mail"))[0].paused
+        person.press("Pause", "queue mail is paused")
+        assert place.run(Admin(app.client).queues("mail"))[0].paused
+
+        person.go("/dead")
+        page.locator("tbody [name=id]").first.check()
+        page.locator("#chosen select").select_option("requeue")
+        person.press("Do it", "1 job requeued")
+        billing = place.run(Admin(app.client).queues("billing"))[0]
+        assert (billing.available, billing.failed) == (1, 2)
+        person.go("/dead")
+        page.get_by_role("button", name="Delete all that match").click()
+        expect(page.locator("#dialog h2")).to_have_text("Delete: 2 jobs")
+        page.locator("#dialog [data-submit-bulk]").click()
+        page.wait_for_url("**/operation/*")
+        expect(page.locator("h1")).to_contain_text("completed")
+        assert place.run(Admin(app.client).queues("billing"))[0].failed == 0
+
+        person.go("/janitor")
+        with page.expect_navigation():  # it is loaded anew when it has told
+            person.press("Run now", "rules that are new", sure=True)
+        assert place.run(Admin(app.client).queues("old"))[0].completed == 20
+        with page.expect_navigation():
+            person.press("Run all the same", "20 jobs removed", sure=True)
+        assert place.run(Admin(app.client).queues("old")) == []
+
+        person.go("/store")
+        page.locator("input[name=mebibytes]").fill("64")
+        person.press("Set budget", "the budget is 64 MiB")
+        page.locator("input[name=mebibytes]").fill("")
+        person.press("Set budget", "the store has no budget")
+        assert place.run(app.janitor.usage()).budget is False
+
+
+async def end_long_ago(app: App, queue: str, count: int) -> None:
+    """Jobs that completed two days ago."""
+    backend, at = await app.client.backend(), await app.client.store_now() - 48 * HOUR
+    await backend.insert([Row(id=bytes([n]) * 16, queue=queue, task="t", cells={}) for n in range(count)], at)
+    jobs = (await backend.claim(Claim("h", (queue,), count, 96 * HOUR), at)).jobs
+    ends = [Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs]
+    assert len(await backend.finish(ends, at)) == count
 
 
 def test_sql_over_the_vault(watched: Watched, tmp_path: Path) -> None:

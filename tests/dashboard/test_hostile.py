@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import urlencode
 
 from msgspec.structs import replace
+from playwright.sync_api import expect
 
-from headrace import Admin, Every, NewJob, immediate
+from headrace import Admin, Every, NewJob, Progress, immediate
+from headrace.core.progress import pack_progress
+from headrace.seam.records import Beat, Cancel, Claim, Selector
 from headrace.web.address import parse_address
 from tests.dashboard.conftest import Watched
 from tests.dashboard.place import Place, make_app
 from tests.web_client import ask
 
 STRINGS = 500
+HOUR = 3_600_000_000
 _LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 _HOSTILE = (
     "<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "'\"><svg/onload=alert(1)>", "{{ 7*7 }}", "{% raw %}",
@@ -112,15 +119,7 @@ def test_each_hostile_string_is_shown_as_text(watched: Watched) -> None:
         watched.page.goto(place.url + "/store")
 
         def read(*paths: str) -> list[str]:
-            found = []
-            for at in range(0, len(paths), _AT_ONCE):
-                given = {"paths": paths[at : at + _AT_ONCE], "marked": _MARKED}
-                for path, (status, elements, text) in zip(
-                    paths[at : at + _AT_ONCE], watched.page.evaluate(_READ, given), strict=True
-                ):
-                    assert (status, elements) == (200, 0), path
-                    found.append(text)
-            return found
+            return texts(watched, paths)
 
         def shown(paths: list[str], times: int = 1) -> None:
             for text, page in zip(strings, read(*paths), strict=False):
@@ -141,6 +140,68 @@ def test_each_hostile_string_is_shown_as_text(watched: Watched) -> None:
     watched.complaints.clear()
 
 
+def test_what_workers_and_handlers_say_is_text(watched: Watched, tmp_path: Path) -> None:
+    """Names of workers, notes about progress, results, and why jobs were cancelled."""
+    rng, app = Random(9), make_app(vault={"url": f"file://{tmp_path}"})
+    strings = [hostile(rng) for _ in range(STRINGS)]
+    says: Any = app.task(name="says", queue="says")(_say)
+
+    async def fill() -> list[list[str]]:
+        backend = await app.client.backend()
+        running = await app.client.insert([NewJob(task=text, queue=text, tenant=text) for text in strings])
+        for text in strings:
+            [job] = (await backend.claim(Claim(text, (text,), 1, HOUR))).jobs
+            note = {job.id: pack_progress(Progress(0.5, text))}
+            beat = Beat(text, text, (text,), HOUR, [(job.id, job.epoch)], HOUR, 1, 1, progress=note)
+            assert not (await backend.renew(beat)).lost
+        ended = await app.client.insert([says.job(text) for text in strings])
+        await app.drain(["says"])
+        stopped = await app.client.insert([NewJob(task="t", queue="stopped") for _ in strings])
+        for job, text in zip(stopped, strings, strict=True):
+            await app.client.alter(Selector(ids=[job.id]), Cancel(text))
+        return [[one.id.hex() for one in jobs] for jobs in (running, ended, stopped)]
+
+    with Place(app, watched.page, writes=True) as place:
+        running, ended, stopped = place.run(fill())
+        page = watched.page
+        page.goto(place.url + "/store")
+        for paths, times in (
+            ([f"/worker?{urlencode({'name': text})}" for text in strings], 5),
+            ([f"/job/{one}" for one in running], 5),
+            ([f"/job/{one}" for one in ended], 1),
+            ([f"/job/{one}" for one in stopped], 1),
+        ):
+            for text, found in zip(strings, texts(watched, paths), strict=True):
+                assert found.count(text) >= times or found.count(json_of(text)) >= times, (text, found)
+        [workers] = texts(watched, ["/workers"])
+        assert all(text in workers for text in strings)
+        page.goto(place.url + "/vault")
+        for text in strings[:30]:
+            sql = f"""SELECT '{text.replace("'", "''")}' AS "{text.replace('"', '""')}\""""
+            page.locator("textarea").fill(sql)
+            page.get_by_role("button", name="Run").click()
+            expect(page.locator("#answer td")).to_have_text(text)
+            assert page.locator("#answer th").text_content() == text
+            assert page.locator(_MARKED).count() == 0, text
+
+
+def texts(watched: Watched, paths: Sequence[str]) -> list[str]:
+    """The text of each page, as Chromium reads it. None has an element of a hostile string."""
+    found = []
+    for at in range(0, len(paths), _AT_ONCE):
+        some = paths[at : at + _AT_ONCE]
+        answers = watched.page.evaluate(_READ, {"paths": some, "marked": _MARKED})
+        for path, (status, elements, text) in zip(some, answers, strict=True):
+            assert (status, elements) == (200, 0), path
+            found.append(text)
+    return found
+
+
+def json_of(text: str) -> str:
+    """As a part of a result."""
+    return json.dumps(text, ensure_ascii=False)
+
+
 def quoted(text: str) -> str:
     """As a value of a filter."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -150,6 +211,10 @@ async def _alerts(place: Place) -> bool:
     address = parse_address(place.url.removeprefix("http://"))
     found = (await asyncio.to_thread(ask, address, "/api/v1/alerts")).json
     return len({one["queue"] for one in found}) >= STRINGS
+
+
+async def _say(text: str) -> dict[str, str]:
+    return {"said": text}
 
 
 async def _fail(text: str) -> None:

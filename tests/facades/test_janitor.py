@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from headrace import App, Event, EventKind
+from headrace.core.alerts import Alert
 from headrace.core.clock import ManualClock
 from headrace.core.durations import micros
 from headrace.errors import ConfigError, InvalidJob, SafetyStop
+from headrace.keeping import retention
 from headrace.keeping.retention import Retention
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Row, Settlement
 from headrace.types import JobState
-from tests.facades.harness import Store
+from tests.facades.harness import Events, Store
 
 _DAY = 86_400_000_000
 _ENDS = (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
@@ -145,6 +147,21 @@ async def test_workers_go_by_the_same_rules_and_find_what_becomes_too_old_later(
     logged = await jobs.app.janitor.log()
     assert sum(run.deleted for run in logged) == 10
     assert {run.by for run in logged} == {"workers"}
+
+
+async def test_a_run_that_deletes_very_many_old_jobs_tells_somebody(
+    memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_MANY", 20)
+    jobs, told = await make(memory), Events()
+    jobs.app.observe(told)
+    await jobs.end("2d", 20)
+    assert await jobs.duty().sweep() == 20
+    assert EventKind.ALERT not in told.kinds, "not yet"
+    await jobs.end("2d", 21)
+    assert await jobs.duty().sweep() == 21
+    [alert] = told.of(EventKind.ALERT)
+    assert (alert.alert, alert.detail.partition(": ")[2][:28]) == (Alert.MANY_DELETED, "21 records were deleted in o")
 
 
 async def test_for_ever_is_a_rule_like_any_other(jobs: Jobs) -> None:

@@ -14,13 +14,14 @@ import psycopg
 import pytest
 from msgspec import Struct
 
-from headrace import App, Subject, Table, Visited
+from headrace import App, EventKind, Subject, Table, Visited
 from headrace.api import table as api_table
+from headrace.core.alerts import Alert
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, InvalidJob, SafetyStop, StoreFull
 from headrace.hot import sweeping
 from headrace.vault.tables import decode
-from tests.facades.harness import Store, within
+from tests.facades.harness import Events, Store, within
 
 DAY = timedelta(days=1)
 NAMES = ["videos", 'odd "name" %s; --', "ünï cödé", "select"]
@@ -197,6 +198,27 @@ async def test_rows_that_are_not_processed_stay_up_to_a_limit(world: World) -> N
     assert (stats.expired, stats.waiting) == (3, 1)
     assert (await table.sweep()).deleted == 3
     assert sorted(row[0] for row in world.run("SELECT id FROM videos")) == ["1-False", "1-True", "8-False"]
+
+
+async def test_tables_raise_alerts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that deletes very many rows does, and one that finds rows which are too old but wait to be processed."""
+    monkeypatch.setattr(api_table, "_MANY", 20)
+    told = Events()
+    world.app.observe(told)
+    table = world.table(processed="embedded", keep_unprocessed="20d", share=0.9)
+    await table.create()
+    await world.fill(table, 9, 10, embedded=True)
+    assert (await table.sweep()).deleted == 20
+    assert EventKind.ALERT not in told.kinds, "nothing waits, and twenty are not very many"
+    await world.fill(table, 10, 10, embedded=True)
+    await table.put_many([Video("waits", embedded=False, discovered_at=world.now - 8 * DAY)])
+    assert (await table.sweep()).deleted == 30
+    alerts = {event.alert: event for event in told.of(EventKind.ALERT)}
+    assert {name: event.subject for name, event in alerts.items()} == dict.fromkeys(
+        (Alert.ROWS_WAITING, Alert.MANY_DELETED), table.name
+    )
+    assert "1 rows are too old, but not processed yet" in alerts[Alert.ROWS_WAITING].detail
+    assert "deleted 30 rows" in alerts[Alert.MANY_DELETED].detail
 
 
 async def test_a_sweep_that_would_delete_most_rows_asks_first(world: World) -> None:

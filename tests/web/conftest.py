@@ -12,7 +12,7 @@ import pytest
 from headrace import App, immediate
 from headrace.core.config import HttpSettings
 from headrace.web.address import Address
-from headrace.web.server import serve_http
+from headrace.web.server import Server, serve_http
 from tests.facades.harness import settings
 from tests.web_client import Answer, ask
 
@@ -55,3 +55,17 @@ async def site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., A
             return Site(app, await stack.enter_async_context(serve_http(app, http)))
 
         yield start
+
+
+@pytest.fixture
+def apps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The ASGI apps that servers are made for."""
+    made: list[Any] = []
+    before = Server.__init__
+
+    def noted(self: Server, config: Any) -> None:
+        made.append(config.app)
+        before(self, config)
+
+    monkeypatch.setattr(Server, "__init__", noted)
+    return made

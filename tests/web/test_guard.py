@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from typing import Any
 
@@ -13,7 +14,7 @@ from headrace.core.config import HttpSettings
 from headrace.errors import ConfigError
 from headrace.web.address import check_reach, parse_address
 from headrace.web.guard import CSRF, SAFE
-from headrace.web.server import Server, serve_http
+from headrace.web.server import serve_http
 from headrace.web.tokens import Role, read_tokens
 from tests.facades.harness import settings
 from tests.web.conftest import TOKENS, bearer
@@ -25,22 +26,8 @@ def every_route(app: Any) -> list[tuple[str, str]]:
     """All routes of the app, from its router: a new one is in it by itself."""
     found = [(method, route.path) for route in app._app.routes for method in route.methods]
     assert all(isinstance(route, Route) for route in app._app.routes)
-    return [(method, path.replace("{queue:path}", "mail").replace("{queue}", "mail").replace("{id}", "7"))
-            for method, path in found]  # fmt: skip
-
-
-@pytest.fixture
-def apps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The ASGI apps that servers are made for."""
-    made: list[Any] = []
-    before = Server.__init__
-
-    def noted(self: Server, config: Any) -> None:
-        made.append(config.app)
-        before(self, config)
-
-    monkeypatch.setattr(Server, "__init__", noted)
-    return made
+    named = {"{queue:path}": "mail", "{queue}": "mail", "{id}": "7", "{name:path}": "nightly"}
+    return [(method, re.sub(r"{[^}]+}", lambda part: named.get(part[0], part[0]), path)) for method, path in found]
 
 
 async def test_every_route_is_closed_without_credentials(site: Any, apps: list[Any]) -> None:

@@ -7,6 +7,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +133,7 @@ def test_a_store_that_is_read_only(probed: Any, postgres: Postgres) -> None:
     worker = probed(postgres.url())
     worker.turns(ready=True)
     for value, ready in (("on", False), ("off", True)):
-        with psycopg.connect(postgres.url(), autocommit=True) as connection:
-            connection.execute("SET default_transaction_read_only = off")
-            connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = '{value}'")
-            connection.execute("SELECT pg_reload_conf()")
+        _make_read_only(postgres, value)
         worker.turns(ready=ready)
 
 
@@ -167,6 +165,33 @@ def test_a_valkey_that_takes_no_writes(probed: Any) -> None:
             worker.turns(ready=False)
             client.config_set("min-replicas-to-write", 0)
             worker.turns(ready=True)
+    finally:
+        server.close()
+
+
+def test_a_valkey_without_memory_is_worked_on(probed: Any, tmp_path: Path) -> None:
+    """It takes no new jobs, but what it has is claimed and settled, so workers are well; a metric tells of the rest."""
+    server = Valkey()
+    server.start()
+    try:
+        worker = probed(server.url())
+        worker.turns(ready=True)
+        worker.enqueue("waits")
+        worker.seen("waiting")
+        with redis.Redis.from_url(server.url()) as client:
+            client.config_set("maxmemory", "1mb")
+            assert Process("enqueue", "waits", "--app", "work:app", cwd=tmp_path).ended() != 0
+            (tmp_path / "open").touch()
+            completed = 'headrace_jobs_finished_total{outcome="completed",queue="q",task="work.waits"} 1.0'
+            began = time.monotonic()
+            while completed not in (text := ask(worker.address, "/metrics").text):
+                assert time.monotonic() - began < LIMIT, text
+                assert worker.status("readyz") == 200, worker.detail()
+                time.sleep(0.3)
+            [used] = [line for line in text.splitlines() if line.startswith("headrace_budget_used_ratio ")]
+            assert float(used.split()[1]) > 1
+            client.config_set("maxmemory", 0)
+        worker.turns(ready=True)
     finally:
         server.close()
 
@@ -269,6 +294,41 @@ async def test_a_process_without_a_worker_asks_its_store(postgres: Postgres) -> 
         await until(503)
         serving.cancel()
     Path(address.path).unlink(missing_ok=True)
+
+
+async def test_a_process_without_a_worker_that_changes_things_must_be_able_to(postgres: Postgres) -> None:
+    """One that only shows things goes on."""
+    writing, reading = (f"unix:/tmp/headrace-{time.monotonic_ns()}.sock" for _ in range(2))
+    async with AsyncExitStack() as stack:
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        serving = []
+        for sock in (writing, reading):
+            client = App(Settings.load({"url": postgres.url(), "patience": "1s"}, env={}, toml={})).client
+            await stack.enter_async_context(client)
+            http, ready = HttpSettings(address=sock, writes=sock == writing), asyncio.Event()
+            serving.append(group.create_task(serve_alone(client, http, ready=ready)))
+            await ready.wait()
+
+        async def until(sock: str, status: int) -> None:
+            async with asyncio.timeout(LIMIT):
+                while await asyncio.to_thread(_status, parse_address(sock)) != status:
+                    await asyncio.sleep(0.05)
+
+        for value, status in (("off", 200), ("on", 503), ("off", 200)):
+            await asyncio.to_thread(_make_read_only, postgres, value)
+            await until(writing, status)
+            await until(reading, 200)
+        for task in serving:
+            task.cancel()
+    for sock in (writing, reading):
+        Path(parse_address(sock).path).unlink(missing_ok=True)
+
+
+def _make_read_only(postgres: Postgres, value: str) -> None:
+    with psycopg.connect(postgres.url(), autocommit=True) as connection:
+        connection.execute("SET default_transaction_read_only = off")
+        connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = '{value}'")
+        connection.execute("SELECT pg_reload_conf()")
 
 
 def _status(address: Address) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from random import Random
 from time import perf_counter
@@ -12,17 +13,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace import App, Client, Every, immediate
 from headrace.backends.memory import MemoryBackend
 from headrace.core.clock import ManualClock
+from headrace.core.config import HttpSettings
 from headrace.core.events import Observers
 from headrace.core.meter import Meter
 from headrace.core.upkeep import MOST, OTHER
 from headrace.keeping.retention import Retention
 from headrace.keeping.waiting_ends import WaitingEnds, look_at_ended
 from headrace.seam.records import Claim, Leased, QueueStats, Stats, WorkerStats
+from headrace.seam.windows import WindowState
 from headrace.web.families import expose
 from headrace.web.gather import _add
 from headrace.web.metrics import EventCounts, Metrics
-from headrace.web.store_metrics import StoreNumbers, of_store
-from tests.facades.harness import settings
+from headrace.web.server import serve_http
+from headrace.web.store_metrics import Beside, StoreNumbers, of_store
+from tests.facades.harness import Store, settings
+from tests.web_client import ask
 
 SECOND = 1_000_000
 START = 1_800_000_000 * SECOND
@@ -181,6 +186,48 @@ async def test_upkeep_in_numbers(tmp_path: Path) -> None:
     assert sum(sum(shares.counts) for shares in upkeep.leases.values()) >= 2
     assert upkeep.requests["vault", "create"].counts
     assert upkeep.archived > 1_000
+
+
+async def test_a_budget_and_shards_in_numbers(tmp_path: Path) -> None:
+    two = f"main = sqlite:///{tmp_path}/a.db | bulk = sqlite:///{tmp_path}/b.db | mail=bulk, *=main"
+    app = App(settings(url=two))
+
+    @app.task(queue="mail", name="send")
+    async def send() -> None: ...
+
+    async with app, serve_http(app, HttpSettings(address="0")) as address:
+        await app.enqueue_many([send.job() for _ in range(3)])
+        await app.janitor.set_budget(10**9)
+        found = samples((await asyncio.to_thread(ask, address, "/metrics")).text)
+    assert found["headrace_shard_jobs", (("shard", "bulk"), ("state", "waiting"))] == 3
+    assert {value for (name, _), value in found.items() if name == "headrace_shard_up"} == {1.0}
+    assert found["headrace_budget_bytes", ()] == 10**9
+    assert 0 < found["headrace_budget_used_ratio", ()] < 1
+
+
+def test_windows_in_numbers_are_bounded() -> None:
+    windows = [WindowState(f"queue-{n}", "open", waiting=n, pending=2, overdue=1, lag=n) for n in range(1_000)]
+    text = expose(of_store(Stats([], [], []), 0, "streams", beside=Beside(windows=windows))).decode()
+    found = {labels: value for (name, labels), value in samples(text).items() if name == "headrace_window_jobs"}
+    assert found[("queue", "queue-999"), ("state", "waiting")] == 999, "the largest by name"
+    assert sum(value for labels, value in found.items() if ("state", "pending") in labels) == 2_000
+    assert len(found) == 4 * MOST
+
+
+async def test_windows_come_from_the_store(tmp_path: Path) -> None:
+    store = Store("streams", tmp_path)
+    app = store.app()
+
+    @app.task(queue="mail", name="send")
+    async def send() -> None: ...
+
+    async with app:
+        await app.enqueue_many([send.job() for _ in range(3)])
+        await app.drain()
+        numbers = StoreNumbers(app.client)
+        await numbers.fresh()
+        assert [one.queue for one in numbers.beside.windows] == ["mail"]
+    await store.close()
 
 
 async def test_counts_stay_when_a_listener_leaves() -> None:

@@ -43,7 +43,8 @@ COUNTED = 10_000
 class Admin:
     """Looks at the jobs, queues and workers of a store.
 
-    Lists and statistics come from a replica, if there is one; single jobs never do.
+    Lists and statistics come from a replica, if there is one; single jobs never do, nor does anything by which
+    something is decided.
 
     >>> import asyncio
     >>> from headrace import Admin, App
@@ -68,6 +69,8 @@ class Admin:
         self.client = client
         self.redaction = redaction
         self._replica = replica
+        self.primary: Admin = self if replica is None else Admin(client, redaction=redaction)
+        """The same without the replica, which may lag: for numbers by which something is decided."""
         self.audit = Audit(client)
         """Who did what."""
         self.listening = Listening(client)
@@ -170,7 +173,7 @@ class Admin:
         there are more by now, nothing is done. A store that takes no new jobs for want of room takes operations all the
         same. Raises ``ConfigError``."""
         change_of(action, argument)
-        found = await self.count(f"-queue:{OPERATIONS} {filter}")
+        found = await self.primary.count(f"-queue:{OPERATIONS} {filter}")
         if expected is not None and found.number > expected:
             raise ConfigError(f"expected {expected:,} jobs, got {found.number:,} by now; look again, and confirm those")
         check_whole(pace, "pace", 1)

@@ -43,7 +43,7 @@ async def submit_command(
     Counts them and asks first. Goes on here until it is done; if it is interrupted, 'headrace op run' continues it.
     """
     async with store.admin() as admin:
-        found = await admin.count(filter)
+        found = await admin.primary.count(filter)
         jobs = counted(found.number, "job") if found.exact else f"more than {counted(found.number, 'job')}"
         if not found.number:
             print_answer({"number": 0}, "no job matches")

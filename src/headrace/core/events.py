@@ -130,6 +130,16 @@ class Travelled(Protocol):
         """Settlements of these jobs went there, and those came back."""
 
 
+class Feeding(Protocol):
+    """What tells other processes."""
+
+    def poke(self) -> None:
+        """Called for each answer of the store to an insert, a claim or a finish."""
+
+    def begun(self, event: Event) -> None:
+        """Called when a worker has started."""
+
+
 class Observers:
     """All observers. Falsy when there are none, so that the hot path builds no events that nobody hears. ``log`` gets
     every event that is told, also without observers."""
@@ -148,7 +158,7 @@ class Observers:
         """Called for each trip of a worker that the store has answered."""
         self.called: Callable[[], None] | None = None
         """Called for each answer of the store to an insert, a claim or a finish."""
-        self._feeds: list[Callable[[], None]] = []
+        self._feeds: list[Feeding] = []
         self._throttle = Throttle()
         self._measured = False
 
@@ -171,15 +181,15 @@ class Observers:
         if not self._measured:
             self.meter = None
 
-    def add_feed(self, poke: Callable[[], None]) -> None:
+    def add_feed(self, feed: Feeding) -> None:
         """Of several, which are those of different loops, the first is ``called``."""
-        self._feeds.append(poke)
-        self.called = self._feeds[0]
+        self._feeds.append(feed)
+        self.called = self._feeds[0].poke
 
-    def remove_feed(self, poke: Callable[[], None]) -> None:
-        if poke in self._feeds:
-            self._feeds.remove(poke)
-        self.called = self._feeds[0] if self._feeds else None
+    def remove_feed(self, feed: Feeding) -> None:
+        if feed in self._feeds:
+            self._feeds.remove(feed)
+        self.called = self._feeds[0].poke if self._feeds else None
 
     def add(self, observer: Observer, *, routine: bool = True) -> None:
         """Without ``routine``, it hears nothing of jobs that just run and complete, and costs them nothing."""
@@ -205,6 +215,8 @@ class Observers:
                 log.exception("an observer raised on %s", event.kind.value)
         if event.kind is _REFUSED:
             self._tell_full(event)
+        elif event.kind is EventKind.WORKER_STARTED and self._feeds:
+            self._feeds[0].begun(event)
 
     def tell_trip(self, settled: Sequence[Leased], claimed: Sequence[Leased], seconds: float) -> None:
         """Report a trip to whoever traces them."""

@@ -28,6 +28,7 @@ log = logging.getLogger("headrace")
 _ASK = 3.0
 """Seconds between two questions whether anybody listens."""
 _FLUSH = 0.25
+_TRIES = 5
 _SIGN = 2.0
 """Seconds after which a process that has nothing to tell reports how late its loop is."""
 _KEPT = 200
@@ -128,6 +129,8 @@ class Feed:
         self._told: Counter[tuple[str, str, str]] = Counter()
         self._waiting: deque[Happening] = deque(maxlen=_KEPT)
         self._came = 0
+        self.news: deque[Happening] = deque(maxlen=_AT_ONCE)
+        """Workers that have started since somebody was last known to listen, or nobody to."""
         self.telling = asyncio.Event()
         """Set while somebody listens, and is told."""
         self._timed: dict[str, tuple[list[int], list[int]]] = {}
@@ -137,7 +140,7 @@ class Feed:
 
     def start(self) -> None:
         """Called when the store has been opened."""
-        self._observers.add_feed(self.poke)
+        self._observers.add_feed(self)
 
     def poke(self) -> None:
         """Something was stored, run or settled; called for every trip. Another loop of this process may have made it:
@@ -150,7 +153,15 @@ class Feed:
             try:
                 self._loop.call_soon_threadsafe(self._poke)
             except RuntimeError:  # that loop has ended, and nobody has closed the store
-                self._observers.remove_feed(self.poke)
+                self._observers.remove_feed(self)
+
+    def begun(self, event: Event) -> None:
+        """A worker has started, on whichever loop. Nothing is told yet while nobody has done any work: so it waits, and
+        the store is asked at once."""
+        if not self.telling.is_set():
+            self.news.append(self._happening(event))
+            self._asked = -_ASK
+            self.poke()
 
     def _poke(self) -> None:
         now = self._loop.time()
@@ -161,13 +172,13 @@ class Feed:
     async def close(self) -> None:
         """Tell what is left."""
         self._closed = True
-        self._observers.remove_feed(self.poke)
+        self._observers.remove_feed(self)
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
 
     async def _watch(self) -> None:
-        if not await self._heard():
+        if not await self._wanted():
             return
         self._begin()
         loop = asyncio.get_running_loop()
@@ -189,6 +200,18 @@ class Feed:
             self._observers.stop_counting()
             self._asked = loop.time()
 
+    async def _wanted(self) -> bool:
+        """Whether anybody listens. While there is news, the store is asked some times: it may be a moment behind with
+        those who listen."""
+        for _ in range(_TRIES):
+            if await self._heard():
+                return True
+            if not self.news:
+                return False
+            await asyncio.sleep(_FLUSH)
+        self.news.clear()
+        return False
+
     async def _heard(self) -> bool:
         try:
             return await self._events.heard()
@@ -200,26 +223,30 @@ class Feed:
         self._told = self._counts()
         self._timed = self._times()
         self._observers.add(self._hear, routine=False)
+        self._came += len(self.news)
+        self._waiting += self.news
+        self.news.clear()
         self.telling.set()
 
     def _hear(self, event: Event) -> None:
-        detail = event.detail[:_DETAIL] if event.kind in _SPEAKING else ""
         self._came += 1
-        self._waiting.append(
-            Happening(
-                event.kind.value,
-                self._clock.now(),
-                event.id,
-                event.queue,
-                event.task,
-                event.attempt,
-                event.seconds,
-                type(event.error).__name__ if event.error is not None else "",
-                detail or event.worker,
-                event.count,
-                event.again_in,
-                event.subject[:_DETAIL],
-            )
+        self._waiting.append(self._happening(event))
+
+    def _happening(self, event: Event) -> Happening:
+        detail = event.detail[:_DETAIL] if event.kind in _SPEAKING else ""
+        return Happening(
+            event.kind.value,
+            self._clock.now(),
+            event.id,
+            event.queue,
+            event.task,
+            event.attempt,
+            event.seconds,
+            type(event.error).__name__ if event.error is not None else "",
+            detail or event.worker,
+            event.count,
+            event.again_in,
+            event.subject[:_DETAIL],
         )
 
     def _counts(self) -> Counter[tuple[str, str, str]]:

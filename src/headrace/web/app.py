@@ -20,9 +20,10 @@ from headrace.web.answers import Endpoint, answer, guarded
 from headrace.web.dashboard.dashboard import dashboard_routes
 from headrace.web.dashboard.live import Live
 from headrace.web.guard import Guard, problem
+from headrace.web.keeping import Keeping
 from headrace.web.metrics import Metrics
 from headrace.web.openapi import describe
-from headrace.web.routes import ApiRoute, Reading
+from headrace.web.routes import ApiRoute, Parameter, Reading
 from headrace.web.stream import Stream
 from headrace.web.tokens import Role, Tokens
 from headrace.web.vitals import Verdict, Vitals
@@ -53,14 +54,15 @@ class Probes:
         self._vitals = vitals
         self._metrics = metrics
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """All of them."""
+        probe, slots = Role.PROBE, [Parameter("slots", "Slots of each worker; as many as they have now, if not given")]
         return [
-            _route("GET", "/livez", self.live, Role.PROBE),
-            _route("GET", "/readyz", self.ready, Role.PROBE),
-            _route("GET", "/startupz", self.started, Role.PROBE),
-            _route("GET", "/metrics", self.metrics, Role.PROBE),
-            _route("GET", "/scale/{queue:path}", self.scale, Role.PROBE),
+            ApiRoute("GET", "/livez", self.live, "Whether the process should go on.", Verdict, probe),
+            ApiRoute("GET", "/readyz", self.ready, "Whether it does its work now.", Verdict, probe),
+            ApiRoute("GET", "/startupz", self.started, "Whether it has come up.", Verdict, probe),
+            ApiRoute("GET", "/metrics", self.metrics, "Metrics for Prometheus.", str, probe, media="text/plain"),
+            ApiRoute("GET", "/scale/{queue:path}", self.scale, "Numbers for autoscalers.", Scale, probe, slots),
         ]
 
     async def live(self, request: Request) -> Response:
@@ -76,19 +78,19 @@ class Probes:
         text = await self._metrics.text(with_store=request.query_params.get("store") != "no")
         return Response(text, media_type=None, headers={"Content-Type": _CONTENT})
 
-    async def scale(self, request: Request) -> Response:
+    async def scale(self, request: Request) -> Scale:
         slots = request.query_params.get("slots")
         if slots is not None and not (slots.isdecimal() and 0 < int(slots[:9]) < 10**6):
             raise ConfigError(f"slots: expected a whole number of slots per worker, got {shown(slots)}")
-        found = await self._admin.queues(request.path_params["queue"])
+        found = await self._admin.primary.queues(request.path_params["queue"])
         if not found:
-            return answer(Scale(0, 0, 0, 0.0, 0, 0, 0))
+            return Scale(0, 0, 0, 0.0, 0, 0, 0)
         [queue] = found
         per_worker = int(slots) if slots else max(1, queue.slots // queue.workers if queue.workers else 10)
         ready = 0 if queue.paused else queue.due
         desired = math.ceil((ready + queue.running) / per_worker)
         oldest = queue.oldest_due_seconds or 0.0
-        return answer(Scale(ready, queue.running, queue.scheduled, oldest, queue.workers, queue.slots, desired))
+        return Scale(ready, queue.running, queue.scheduled, oldest, queue.workers, queue.slots, desired)
 
 
 def web_app(
@@ -100,21 +102,23 @@ def web_app(
     live: Live,
 ) -> ASGIApp:
     """The whole app. It can be mounted in another one, under any prefix."""
-    api = [*Reading(admin, tokens, writes=settings.writes).routes(), *Writing(admin).routes()]
+    api = [*Reading(admin, tokens, writes=settings.writes).routes(), *Writing(admin).routes(), *Keeping(admin).routes()]
 
     alerts = ApiRoute(
         "GET", "/api/v1/alerts", lambda _: live.firing(), "Alerts that are on, worst first.", list[Firing]
     )
-    api.append(alerts)
+    events = ApiRoute(
+        "GET", "/api/v1/events", Stream(admin.listening).events, "What happens, as it happens.", str,
+        media="text/event-stream",
+    )  # fmt: skip
+    api += [alerts, events, *Probes(admin, vitals, metrics).routes()]
     document = describe(api)
 
     async def openapi(request: Request) -> Response:
         return answer(document)
 
     routes = [
-        *Probes(admin, vitals, metrics).routes(),
         _route("GET", "/openapi.json", openapi, Role.VIEWER),
-        _route("GET", "/api/v1/events", Stream(admin.listening).events, Role.VIEWER),
         *map(_api_route, api),
         *dashboard_routes(admin, live, tokens, settings),
     ]
@@ -124,7 +128,8 @@ def web_app(
 
 def _api_route(route: ApiRoute) -> Route:
     async def endpoint(request: Request) -> Response:
-        return answer(await route.value(request))
+        found = await route.value(request)
+        return found if isinstance(found, Response) else answer(found)
 
     return _route(route.method, route.path, endpoint, route.role)
 

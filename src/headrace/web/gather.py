@@ -13,19 +13,22 @@ import msgspec
 from msgspec import Struct
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.core.config import HttpSettings
 from headrace.web.families import expose
-from headrace.web.guard import problem
+from headrace.web.guard import SAFE, check_size, problem
 from headrace.web.server import listen, server
 
 log = logging.getLogger("headrace.http")
 
-_PATIENCE = 2.5
+PATIENCE = 2.5
 """Seconds that a process has to answer a probe."""
+_LONGEST = 600.0
+"""Seconds that a process has for what it is asked to do."""
 _PROBES = ("/livez", "/readyz", "/startupz")
 _HOPS = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"content-length"})
 
@@ -47,8 +50,8 @@ class Reply(Struct, frozen=True):
 
 
 class Gatherer:
-    """An ASGI app in front of the apps of several processes. It checks nothing: they do, as each gets the request with
-    all its headers."""
+    """An ASGI app in front of the apps of several processes. It checks nothing but the size of what it hands on: they
+    do, as each gets the request with all its headers."""
 
     def __init__(self, sockets: Sequence[Path]) -> None:
         self._sockets = sockets
@@ -56,13 +59,16 @@ class Gatherer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        request = Request(scope, receive)
         if scope["path"] in _PROBES:
             await (await self._probe(scope))(scope, receive, send)
         elif scope["path"] == "/metrics":
             await (await self._metrics(scope))(scope, receive, send)
+        elif scope["method"] in SAFE:
+            await self._hand_on(scope, b"", receive, send)
+        elif (refusal := check_size(Headers(scope=scope))) is not None:
+            await refusal(scope, receive, send)
         else:
-            await self._hand_on(scope, await request.body(), receive, send)
+            await self._hand_on(scope, await Request(scope, receive).body(), receive, send)
 
     async def _probe(self, scope: Scope) -> Response:
         """All processes must be well."""
@@ -106,21 +112,35 @@ class Gatherer:
 
     async def _whole(self, path: Path, scope: Scope) -> tuple[int, bytes] | None:
         try:
-            async with asyncio.timeout(2 * _PATIENCE if scope["path"] == "/metrics" else _PATIENCE):
+            async with asyncio.timeout(2 * PATIENCE if scope["path"] == "/metrics" else PATIENCE):
                 reply = await _ask(path, scope, b"")
                 return reply.status, await reply.read()
         except (OSError, TimeoutError, ValueError):
             return None
 
+    async def _answers(self, path: Path, scope: Scope) -> bool:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                (await _ask(path, scope, b"")).writer.close()
+                return True
+        except (OSError, TimeoutError, ValueError):
+            return False
+
     async def _hand_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """One of them answers; what comes bit by bit is handed on bit by bit."""
+        """The first that answers a probe gets the request, and no other: it may have begun when it fails. What comes
+        bit by bit is handed on bit by bit."""
+        probe = {**scope, "method": "GET", "raw_path": b"/livez", "query_string": b""}
         for path in self._sockets:
+            if not await self._answers(path, probe):
+                continue
             try:
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(_LONGEST):
                     reply = await _ask(path, scope, body)
             except (OSError, TimeoutError, ValueError):
-                continue
-            await _pass_on(reply, receive, send)
+                lost = problem(504, "the process that was asked gave no answer; it may have done it")
+                await lost(scope, receive, send)
+            else:
+                await _pass_on(reply, receive, send)
             return
         await problem(503, "no worker process answers")(scope, receive, send)
 

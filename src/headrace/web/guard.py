@@ -80,10 +80,15 @@ class Guard:
             return problem(403, f"expected the token of an operator, got that of a {principal.role.value}")
         if not (is_bearer(headers.get("authorization")) or self._tokens.is_csrf(headers.get(CSRF, ""), principal)):
             return problem(403, f"expected the header {CSRF}; its value is in the answer of /api/v1/session")
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > _LARGEST or "transfer-encoding" in headers:
-            return problem(413, f"expected a body of at most {_LARGEST:,} bytes, with its Content-Length")
-        return None
+        return check_size(headers)
+
+
+def check_size(headers: Headers) -> Response | None:
+    """Refuse a body that is too large, or does not say how large it is, before anybody reads it."""
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > _LARGEST or "transfer-encoding" in headers:
+        return problem(413, f"expected a body of at most {_LARGEST:,} bytes, with its Content-Length")
+    return None
 
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:

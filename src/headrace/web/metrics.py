@@ -70,7 +70,7 @@ class Metrics:
         if with_store and self._store is not None:
             await self._store.fresh()
             store = self._store
-            families += of_store(store.stats, store.now, self._backend, store.ended, store.usage)
+            families += of_store(store.stats, store.now, self._backend, store.ended, store.usage, store.beside)
         return expose(families)
 
     def _process(self) -> Iterator[Metric]:

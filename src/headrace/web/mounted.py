@@ -28,8 +28,9 @@ class Mounted:
 
     def __init__(self, target: App | Queue[Any, Any], settings: HttpSettings | None = None) -> None:
         client = target.client.sibling()
-        self._site = Site(client, settings or client.settings.http, target.client.alert_hooks)
-        self._vitals = StoreVitals(client)
+        http = settings or client.settings.http
+        self._site = Site(client, http, target.client.alert_hooks)
+        self._vitals = StoreVitals(client, writes=http.writes)
         self._app = self._site.app(self._vitals, None, EventCounts(), None)
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -1,4 +1,4 @@
-"""The admin API described in OpenAPI 3.1, made from the routes themselves."""
+"""All that programs ask for, described in OpenAPI 3.1, made from the routes themselves."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ def _operation(route: ApiRoute, schemas: dict[str, Any]) -> dict[str, Any]:
         }
         for one in route.parameters
     ]
-    error = {"description": "What went wrong.", "content": _json(schemas[repr(Problem)])}
+    error = {"description": "What went wrong.", "content": _content(schemas[repr(Problem)])}
     operation: dict[str, Any] = {
         "summary": route.words,
         "description": f"For the role {route.role.value}.",
         "parameters": in_path + in_query,
         "responses": {
-            "200": {"description": route.words, "content": _json(schemas[repr(route.answers)])},
+            "200": {"description": route.words, "content": _content(schemas[repr(route.answers)], route.media)},
             "default": error,
         },
     }
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": _json(schemas[repr(route.body)])}
+        operation["requestBody"] = {"required": True, "content": _content(schemas[repr(route.body)])}
     return operation
 
 
-def _json(schema: Any) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}
+def _content(schema: Any, media: str = "application/json") -> dict[str, Any]:
+    return {media: {"schema": schema}}

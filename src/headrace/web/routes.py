@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 
@@ -17,6 +18,7 @@ from headrace.text import shown
 from headrace.web.answers import principal
 from headrace.web.tokens import Role, Tokens
 
+T = TypeVar("T")
 _MOST = 500
 """Jobs on a page."""
 
@@ -35,12 +37,14 @@ class ApiRoute(Struct, frozen=True):
     method: str
     path: str
     value: Callable[[Request], Awaitable[Any]]
-    """What it answers with."""
+    """What it answers with; or the whole response, if that is not JSON or not always good."""
     words: str
     answers: Any
     role: Role = Role.VIEWER
     parameters: Sequence[Parameter] = ()
     body: Any = None
+    media: str = "application/json"
+    """What it answers with."""
 
 
 class Session(Struct, frozen=True):
@@ -118,3 +122,13 @@ def whole(text: str, name: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > 15:
         raise ConfigError(f"{name}: expected a whole number, got {shown(text)}")
     return int(text)
+
+
+async def read_body(request: Request, kind: type[T]) -> T:
+    """What was sent, as JSON of this kind."""
+    text = await request.body()
+    given: Any = text or b"{}"
+    try:
+        return msgspec.json.decode(given, type=kind)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ConfigError(f"body: expected JSON as /openapi.json describes it: {error}; got {shown(text)}") from error

@@ -68,7 +68,7 @@ class Site:
         sizes: Sizes | None = None,
     ) -> ASGIApp:
         """The ASGI app."""
-        metrics = Metrics(self.backend, meter, counts, pulse, StoreNumbers(self.admin.reader), sizes)
+        metrics = Metrics(self.backend, meter, counts, pulse, StoreNumbers(self.client), sizes)
         return web_app(self.admin, vitals, metrics, self.settings, self.tokens, self.live)
 
     async def run_operations(self) -> None:
@@ -228,7 +228,7 @@ async def serve_alone(client: Client, settings: HttpSettings, *, ready: asyncio.
     """HTTP in a process without a worker, until it is cancelled or told to end by a signal."""
     site = Site(client, settings, client.alert_hooks)
     address, listening = listen(settings, protected=bool(site.tokens))
-    vitals = StoreVitals(client)
+    vitals = StoreVitals(client, writes=settings.writes)
     serving = server(site.app(vitals, None, EventCounts(), None))
     log.info("http://%s: health, metrics, the admin API and the dashboard", address)
     if ready is not None:

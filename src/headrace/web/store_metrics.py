@@ -7,16 +7,20 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
 from prometheus_client.core import Metric
 
 from headrace.api.client import Client
 from headrace.api.queue_health import listeners
 from headrace.core.upkeep import MOST, OTHER, capped
-from headrace.errors import HeadraceError
-from headrace.keeping.budget import usage_of
+from headrace.errors import ConfigError, HeadraceError
+from headrace.keeping.budget import Measured, read_budget, usage_of
 from headrace.keeping.waiting_ends import NOTHING, WaitingEnds, look_at_ended
+from headrace.routing.sharded import ShardState
+from headrace.seam.protocol import Backend
 from headrace.seam.records import COUNTS, QueueStats, Stats, WorkerStats
 from headrace.seam.usage import Usage
+from headrace.seam.windows import WindowState
 from headrace.web.families import gauge, pairs
 
 _FRESH = 5.0
@@ -24,6 +28,18 @@ _FRESH = 5.0
 _PATIENCE = 3.0
 _NOTHING = Usage(0)
 _STATES = ("due", "scheduled", "running", "paused", "completed", "cancelled", "failed")
+_WINDOW = ("waiting", "pending", "overdue", "lag")
+
+
+class Beside(Struct, frozen=True):
+    """What only some stores have."""
+
+    budget: Measured | None = None
+    windows: Sequence[WindowState] = ()
+    shards: Sequence[ShardState] = ()
+
+
+_NONE = Beside()
 
 
 class StoreNumbers:
@@ -37,6 +53,7 @@ class StoreNumbers:
         self.now = 0
         self.ended = NOTHING
         self.usage = _NOTHING
+        self.beside = _NONE
 
     async def fresh(self) -> None:
         """Ask the store, unless it was asked lately."""
@@ -48,13 +65,30 @@ class StoreNumbers:
                     self.stats, self.now = await self._client.stats(), await self._client.store_now()
                     backend = await self._client.backend()
                     self.ended, self.usage = await look_at_ended(backend, self.now), await usage_of(backend)
+                    self.beside = await _look_beside(backend, self.usage)
             except (HeadraceError, OSError, TimeoutError):
                 self.stats = None
             self._asked = time.monotonic()
 
 
+async def _look_beside(backend: Backend, usage: Usage) -> Beside:
+    windows = [] if backend.windows is None else await backend.windows.look()
+    states = getattr(backend, "states", None)  # of a Router; others have no shards
+    shards: list[ShardState] = [] if states is None else await states()
+    try:
+        budget = None if backend.documents is None else await read_budget(backend.documents)
+    except ConfigError:  # a role that may not read it
+        budget = None
+    return Beside(Measured(usage, budget), windows, shards)
+
+
 def of_store(
-    stats: Stats | None, now: int, backend: str, ended: WaitingEnds = NOTHING, usage: Usage = _NOTHING
+    stats: Stats | None,
+    now: int,
+    backend: str,
+    ended: WaitingEnds = NOTHING,
+    usage: Usage = _NOTHING,
+    beside: Beside = _NONE,
 ) -> Iterator[Metric]:
     """What the store says of itself; None: it did not answer."""
     yield gauge("backend_up", "Whether the store answered.", ["backend"], [((backend,), stats is not None)])
@@ -84,9 +118,41 @@ def of_store(
     parts = [((backend, part), number) for part, number in usage.parts.items()]
     words = "More about that: bytes that are free, logged or kept aside, commits, failed backups, if it has them."
     yield gauge("backend_part", words, ["backend", "part"], parts)
+    yield from _of_budget(beside.budget)
+    yield from _of_windows(beside.windows)
+    yield from _of_shards(beside.shards)
     yield gauge("workers", "Workers that are alive.", [], [((), len(stats.workers))])
     yield from _of_workers(stats.workers)
     yield gauge("store_timestamp_seconds", "The store's clock.", [], [((), now / 1e6)])
+
+
+def _of_budget(measured: Measured | None) -> Iterator[Metric]:
+    if measured is not None and measured.limit is not None:
+        words = "Bytes that the store may take up: its budget, or what it has."
+        yield gauge("budget_bytes", words, [], [((), measured.limit)])
+        words = "Which part of them is used; from 0.85 of a budget on, new jobs are refused."
+        yield gauge("budget_used_ratio", words, [], [((), measured.share)])
+
+
+def _of_windows(windows: Sequence[WindowState]) -> Iterator[Metric]:
+    """The largest by name, and all others together."""
+    if not windows:
+        return
+    jobs: Counter[tuple[str, str]] = Counter()
+    for number, one in enumerate(sorted(windows, key=lambda one: one.waiting + one.pending, reverse=True)):
+        queue = one.queue if number < MOST - 1 else OTHER
+        for state in _WINDOW:
+            jobs[queue, state] += getattr(one, state)
+    words = "Jobs of a queue's window: not given out yet, given out and not settled, of these with leases that ended, "
+    yield gauge("window_jobs", words + "and in line, read by nobody.", ["queue", "state"], sorted(jobs.items()))
+
+
+def _of_shards(shards: Sequence[ShardState]) -> Iterator[Metric]:
+    if not shards:
+        return
+    yield gauge("shard_up", "Whether the shard answers.", ["shard"], [((one.name,), not one.error) for one in shards])
+    jobs = [((one.name, state), getattr(one, state)) for one in shards for state in ("waiting", "running", "copies")]
+    yield gauge("shard_jobs", "Jobs of the shard.", ["shard", "state"], jobs)
 
 
 def _of_workers(workers: list[WorkerStats]) -> Iterator[Metric]:

@@ -18,6 +18,9 @@ from headrace.worker.worker import Worker
 BEATS = 1.5
 """Seconds between the beats of a worker that is looked at, and between the looks at a store without a worker."""
 _TIMEOUT = 2.0
+_WRITES = 2 * BEATS
+"""Seconds between two writes of a process without a worker, while they succeed."""
+_DOCUMENT = "probe"
 
 
 class Verdict(Struct, frozen=True):
@@ -87,10 +90,13 @@ class WorkerVitals:
 
 
 class StoreVitals:
-    """A process without a worker: whether its store answers. Its own loop must turn for anybody to hear this."""
+    """A process without a worker: whether its store answers, and where people may change things, whether it takes
+    writes. Its own loop must turn for anybody to hear this."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, writes: bool) -> None:
         self._client = client
+        self._writes = writes
+        self._wrote = -_WRITES
         self._problem: str | None = "the store has not answered yet"
         self._answered = time.monotonic()
 
@@ -100,12 +106,23 @@ class StoreVitals:
             try:
                 async with asyncio.timeout(_TIMEOUT):
                     await self._client.store_now()
+                    await self._write()
                 self._problem, self._answered = None, time.monotonic()
             except TimeoutError:
                 self._problem = f"the store gave no answer within {_TIMEOUT:g} s"
             except (HeadraceError, OSError) as error:
                 self._problem = without_secrets(str(error)) or type(error).__name__
             await asyncio.sleep(BEATS)
+
+    async def _write(self) -> None:
+        """A store that is read-only, or full, still answers. Whether somebody else has written meanwhile is all the
+        same."""
+        documents = (await self._client.backend()).documents
+        if not self._writes or documents is None or time.monotonic() - self._wrote < _WRITES:
+            return
+        [found] = await documents.get([_DOCUMENT])
+        await documents.put(_DOCUMENT, b"", 0 if found is None else found.version)
+        self._wrote = time.monotonic()
 
     def live(self) -> Verdict:
         return Verdict(True, [])

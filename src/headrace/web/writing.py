@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
-import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 
@@ -12,13 +9,9 @@ from headrace.admin import views
 from headrace.admin.admin import Admin
 from headrace.admin.audit import AuditEntry
 from headrace.admin.operations import PACE, Operation
-from headrace.errors import ConfigError
-from headrace.text import shown
 from headrace.web.answers import principal
-from headrace.web.routes import ApiRoute, Parameter, whole
+from headrace.web.routes import ApiRoute, Parameter, read_body, whole
 from headrace.web.tokens import Role
-
-T = TypeVar("T")
 
 
 class ChangeJobs(Struct, forbid_unknown_fields=True):
@@ -88,7 +81,7 @@ class Writing:
         return await self._admin.operation(request.path_params["id"])
 
     async def submit(self, request: Request) -> Operation:
-        given = await _body(request, SubmitOperation)
+        given = await read_body(request, SubmitOperation)
         return await self._admin.submit(
             given.filter,
             given.action,
@@ -103,7 +96,7 @@ class Writing:
         return await self._admin.cancel_operation(request.path_params["id"], actor=who)
 
     async def change(self, request: Request) -> list[views.Changed]:
-        given = await _body(request, ChangeJobs)
+        given = await read_body(request, ChangeJobs)
         who = principal(request).name
         return await self._admin.change(given.ids, given.action, given.argument, actor=who)
 
@@ -112,24 +105,15 @@ class Writing:
         return await self._admin.job(request.path_params["id"], reveal=True, actor=who)
 
     async def pause(self, request: Request) -> views.QueueView | None:
-        given, queue = await _body(request, PauseQueue), request.path_params["queue"]
+        given, queue = await read_body(request, PauseQueue), request.path_params["queue"]
         who = principal(request).name
         await self._admin.pause_queue(queue, given.lasts, tenant=given.tenant, task=given.task, actor=who)
         return await self._queue(queue)
 
     async def resume(self, request: Request) -> views.QueueView | None:
-        given, queue = await _body(request, PauseQueue), request.path_params["queue"]
+        given, queue = await read_body(request, PauseQueue), request.path_params["queue"]
         await self._admin.resume_queue(queue, tenant=given.tenant, task=given.task, actor=principal(request).name)
         return await self._queue(queue)
 
     async def _queue(self, queue: str) -> views.QueueView | None:
-        return next(iter(await self._admin.queues(queue)), None)
-
-
-async def _body(request: Request, kind: type[T]) -> T:
-    text = await request.body()
-    given: Any = text or b"{}"
-    try:
-        return msgspec.json.decode(given, type=kind)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise ConfigError(f"body: expected JSON as /openapi.json describes it: {error}; got {shown(text)}") from error
+        return next(iter(await self._admin.primary.queues(queue)), None)

@@ -76,7 +76,7 @@ class Jobs(PageSet):
         wanted, action = query.get("filter", "").strip(), query.get("action", "")
         argument = query.get("argument", "").strip() or None
         change = change_of(action, argument)
-        found, first = await self._admin.count(wanted), await self._admin.jobs(wanted, None, 5)
+        found, first = await self._admin.primary.count(wanted), await self._admin.jobs(wanted, None, 5)
         return await self._pages.show(
             request, "_bulk.html", wanted=wanted, action=action, argument=argument, found=found, first=first.jobs,
             counted=COUNTED, applies=_applies(change),

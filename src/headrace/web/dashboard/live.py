@@ -121,11 +121,11 @@ class Live:
                 self.watch.hear(digest, self.now())
 
     async def _look(self) -> None:
-        """Look for alerts."""
+        """Look for alerts, in the store itself: a replica may lag, or be away."""
         while True:
             try:
                 async with asyncio.timeout(_PATIENCE):
-                    overview = await self._admin.overview()
+                    overview = await self._admin.primary.overview()
             except (HeadraceError, OSError, TimeoutError):
                 overview = None
             self.watch.look(overview, self.now())
