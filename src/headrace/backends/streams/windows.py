@@ -28,7 +28,7 @@ _CLOSING = 5_000_000
 _UNUSED = 3_600_000_000
 """Microseconds after which a queue that nobody uses is forgotten."""
 _FEEDING = 5_000
-"""Milliseconds that a process has to feed a window."""
+"""Milliseconds that a process has for each step of feeding a window."""
 
 Pairs = Sequence[tuple[JobId, int]]
 
@@ -269,18 +269,20 @@ class Windows:
         loss = Loss(int(raised), floor) if raised else None
         return Feeding(bool(may), mode.decode(), int(left), mark, waiting, floor, loss)
 
-    async def unknown(self, queue: str, ids: Sequence[JobId]) -> list[JobId]:
-        """Of these, those that the window does not have."""
+    async def unknown(self, queue: str, token: str, ids: Sequence[JobId]) -> list[JobId]:
+        """Of these, those that the window does not have. Who feeds it has time for the next step."""
         if not ids:
             return []
-        _, found = await self.run("unknown", None, queue, *ids)
+        _, found = await self.run("unknown", None, queue, token, _FEEDING, *ids)
         return [ids[number] for number in found]
 
-    async def feed(self, queue: str, token: str, fed: Fed, wanted: int, at: Stamp) -> bool:
-        """Feed a window, if no other process does by now. It is open then."""
+    async def feed(self, queue: str, token: str, fed: Fed, wanted: int, at: Stamp, *, last: bool) -> bool:
+        """Feed a window, if no other process does by now. It is open then. Unless this is the last page, this process
+        goes on."""
         later = "" if fed.next_at is None else fed.next_at
+        rest = "" if last else _FEEDING
         answer = await self.run(
-            "feed", at, queue, token, fed.mark, int(fed.full), later, wanted, fed.now, *_flat(fed.entries)
+            "feed", at, queue, token, fed.mark, int(fed.full), later, wanted, fed.now, rest, *_flat(fed.entries)
         )
         if answer[0] != b"OK":
             return False
