@@ -317,9 +317,11 @@ BEGIN
     LEFT JOIN workers AS w ON w.holder = n.holder AND w.listed_until > v_now;  -- workers_pkey
 END $$;
 
--- For how long the oldest due job of each of these queues has been due, without those that were given out.
-CREATE FUNCTION oldest_waiting_v1(p_at bigint, p_queues text[], p_given uuid[]) RETURNS TABLE (queue text, age bigint)
-LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+-- For how long the oldest due job of each queue has been due, without those that were given out: pairs of the number of
+-- its queue and a job. Queues of which none was given out are left out.
+CREATE FUNCTION oldest_waiting_v1(p_at bigint, p_queues text[], p_numbers integer[], p_given uuid[])
+RETURNS TABLE (queue text, age bigint) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
 BEGIN
@@ -334,15 +336,17 @@ BEGIN
         SELECT min(x.run_at) FROM (
             SELECT (
                 SELECT y.run_at FROM ready AS y
-                WHERE y.qid = q.qid AND y.lane IS NULL AND y.priority = l.priority AND y.id <> ALL (p_given)
+                WHERE y.qid = q.qid AND y.lane IS NULL AND y.priority = l.priority AND y.id <> ALL (g.ids)
                 ORDER BY y.run_at, y.id LIMIT 1
             ) AS run_at
             FROM level AS l WHERE l.priority IS NOT NULL LIMIT 1000
         ) AS x WHERE x.run_at <= v_now
     ), (  -- ready_later
-        SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= v_now AND y.id <> ALL (p_given)
+        SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= v_now AND y.id <> ALL (g.ids)
         ORDER BY y.run_at LIMIT 1
-    )) FROM queues AS q WHERE q.name = ANY (p_queues);  -- queues_name_key
+    )) FROM (
+        SELECT p_queues[x.number] AS queue, array_agg(x.id) AS ids FROM unnest(p_numbers, p_given) AS x (number, id) GROUP BY x.number
+    ) AS g JOIN queues AS q ON q.name = g.queue;  -- queues_name_key
 END $$;
 
 -- Of each of these queues, the jobs that are delayed, and those of them that are due within ``p_horizon``, counted up to a
