@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
@@ -23,19 +24,36 @@ from headrace.routing.shadow import FAILURES, QUEUE, WAITING, WAITING_BYTES, Sha
 from headrace.seam import records as r
 from headrace.seam.protocol import Backend
 from headrace.types import JobState
-from tests import postgres, valkey
+from tests import postgres, streams, valkey
 from tests.routing.test_mover import job_id, opened, row
 from tests.routing.traffic import Traffic
+
+
+def with_windows(place: Path) -> Backend:
+    """PostgreSQL and Valkey together, beside the plain store of PostgreSQL."""
+    with psycopg.connect(postgres.server().url(), autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS moved CASCADE")
+    return streams.stores.beside(place, valkey.server(), "moved")
+
 
 STORES: dict[str, Callable[[Path], Backend]] = {
     "memory": lambda place: MemoryBackend(),
     "sqlite": lambda place: SqliteBackend(place / "jobs.db"),
     "postgres": postgres.stores.connect,
     "valkey": valkey.stores.connect,
+    "streams": with_windows,
 }
-PAIRS = [("memory", "memory"), ("sqlite", "postgres"), ("valkey", "postgres"), ("postgres", "sqlite")]
+PAIRS = [
+    ("memory", "memory"),
+    ("sqlite", "postgres"),
+    ("valkey", "postgres"),
+    ("postgres", "sqlite"),
+    ("postgres", "streams"),
+    ("streams", "sqlite"),
+]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 async def test_nothing_is_lost_or_doubled_while_work_goes_on(first: str, second: str, tmp_path: Path) -> None:
     """There, back and there again; the mover is killed again and again."""
