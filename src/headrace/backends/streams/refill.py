@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from headrace.backends.streams.entries import of_stored
+from headrace.backends.streams.entries import has_lost, of_stored
 from headrace.backends.streams.options import StreamsOptions
 from headrace.backends.streams.truth import Candidate, Candidates, Truth
 from headrace.backends.streams.windows import OPEN, Fed, Feeding, Windows
@@ -66,7 +66,8 @@ class Refill:
         lacking = (await self._lacking(later))[: self._room]
         unknown = await self._lacking(found.line)
         taken = unknown[: self._room - len(lacking)]
-        entries = [of_stored(row, self._feeding.loss) for row in await self._truth.feed(lacking + taken)]
+        rows = await self._truth.feed(lacking + taken)
+        entries = [of_stored(row, self._feeding.loss) for row in rows]
         self._room -= len(lacking) + len(taken)
         self._pages -= 1
         mark = b""
@@ -76,7 +77,7 @@ class Refill:
         elif len(found.line) == _PAGE:
             mark = _packed(found.line[-1])
         self.is_over = is_full or not mark or self._pages < 1
-        fed = Fed(entries, mark, is_full or bool(mark), self._next_at, found.now)
+        fed = Fed(entries, any(map(has_lost, rows)), mark, is_full or bool(mark), self._next_at, found.now)
         done = await self._windows.feed(self.queue, self._token, fed, wanted, self._at, last=self.is_over)
         return mark if done else None
 

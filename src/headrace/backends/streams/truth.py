@@ -21,6 +21,8 @@ from headrace.seam import records as r
 from headrace.types import JobState
 
 _ID = attrgetter("id")
+MOST_LOST = 1
+"""Losses of a job that a window may hold. What has lost more workers may be what kills them, and is PostgreSQL's."""
 STORED_AT: ContextVar[StoredAt | None] = ContextVar("stored_at", default=None)
 """Of the last insert of this task; None if it was more than one."""
 

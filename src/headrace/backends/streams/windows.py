@@ -15,11 +15,13 @@ from headrace.backends.streams.connections import WindowConnections
 from headrace.backends.streams.deliveries import Delivery
 from headrace.backends.streams.entries import Entry, Loss, leased
 from headrace.backends.streams.options import StreamsOptions
-from headrace.backends.streams.truth import Charge
+from headrace.backends.streams.truth import MOST_LOST, Charge
 from headrace.errors import Unavailable
 from headrace.seam.records import Claim, JobId, Leased, Stamp
 
 OPEN, CLOSING, CLOSED, UNKNOWN = "o", "c", "x", ""
+BARRED = "b"
+"""Open, but not to this claim: it may hold a job that the claim passes over, and PostgreSQL knows who may have it."""
 _OFTEN, _SELDOM = 0.02, 1.0
 """Seconds between two questions about a queue: after it was fed by others; if it has no window."""
 _TRIES = 3
@@ -77,6 +79,8 @@ class Fed(NamedTuple):
     """What a window is fed with, up to where, whether there is more, and when the next job is due that is not here."""
 
     entries: list[Entry]
+    lost: bool
+    """Whether any of them has lost a worker."""
     mark: bytes
     full: bool
     next_at: int | None
@@ -195,6 +199,7 @@ class Windows:
             req.lease_for,
             req.max_bytes,
             self._options.entry_bytes,
+            int(req.lost_below is not None and req.lost_below <= MOST_LOST),
             *queues,
         )
         infos = {queue: _info(one) for queue, one in zip(queues, told, strict=True)}
@@ -282,7 +287,18 @@ class Windows:
         later = "" if fed.next_at is None else fed.next_at
         rest = "" if last else _FEEDING
         answer = await self.run(
-            "feed", at, queue, token, fed.mark, int(fed.full), later, wanted, fed.now, rest, *_flat(fed.entries)
+            "feed",
+            at,
+            queue,
+            token,
+            fed.mark,
+            int(fed.full),
+            later,
+            wanted,
+            fed.now,
+            rest,
+            int(fed.lost),
+            *_flat(fed.entries),
         )
         if answer[0] != b"OK":
             return False
