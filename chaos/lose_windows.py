@@ -35,6 +35,10 @@ STRICT = 0.3
 """Seconds between two batches of jobs that may be started once, and of groups."""
 _LOOK = 0.25
 """Seconds between two looks at the windows."""
+OPEN_SHARE = "window open, of looks that were answered"
+QUEUE = "chaos"
+LEAST_OPEN = 0.1
+"""Of these looks. Else a run would say nothing of windows: each loss of a worker closes one for some seconds."""
 WEIGHT = 4_500
 """Bytes of one job in fifty, which go to the object store."""
 
@@ -66,7 +70,7 @@ async def run(
             found, reached, problems = await scene.play(rounds, rate, away, pause, budget, given)
     finally:
         objects.close()
-    problems += found.problems() + _said(reached)
+    problems += found.problems() + said(reached, rounds)
     return Outcome(
         scenario="lose_windows",
         backend="streams",
@@ -78,14 +82,30 @@ async def run(
     )
 
 
-def _said(reached: dict[str, Any]) -> list[str]:
-    said = (
+def times(rounds: int) -> dict[str, int]:
+    """How often each trouble is to happen."""
+    return {name: max(1, round(each * rounds)) for name, each in EACH_ROUND.items()}
+
+
+def said(reached: dict[str, Any], rounds: int) -> list[str]:
+    """What is wrong with a run, besides what became of its jobs."""
+    missing = [
+        f"{name}: expected {asked} times, got {reached[name]}"
+        for name, asked in {**times(rounds), "objects away": 1}.items()
+        if reached[name] != asked
+    ]
+    return missing + _faults(reached)
+
+
+def _faults(reached: dict[str, Any]) -> list[str]:
+    faults = (
+        (reached[OPEN_SHARE] < LEAST_OPEN, f"the window was open in {reached[OPEN_SHARE]:.0%} of looks"),
         (reached["integrity"] != "ok", f"PostgreSQL's own check says {reached['integrity']}"),
         (not reached["drained"], "not all was done in time"),
         (reached["enqueues refused"] > 0, f"{reached['enqueues refused']} enqueues were refused"),
         (reached["consumers in the end"] > 10, f"{reached['consumers in the end']} consumers stayed"),
     )
-    return [text for bad, text in said if bad]
+    return [text for bad, text in faults if bad]
 
 
 class _Scene:
@@ -129,7 +149,7 @@ class _Scene:
         ledger = Ledger(self._ledger)
         found, figures, problems = strict.judge(ids, records, ledger, asked=load.asked, forgets=True)
         reached = found.figures() | figures | {name: self.done[name] for name in (*EACH_ROUND, "objects away")} | {
-            "window open, of looks that were answered": round(self.seen["open"] / max(1, self.seen.total()), 2),
+            OPEN_SHARE: round(self.seen["open"] / max(1, self.seen.total()), 2),
             "workers that ended by themselves": self.done["start worker again"],
             "leases lost": ledger.count("lease_lost"),
             "runs beyond one for each job": ledger.count("start") - found.jobs,
@@ -150,15 +170,15 @@ class _Scene:
         while True:
             self.done["start worker again"] += fleet.replace_dead()
             with suppress(Unavailable):
-                self.seen.update(one.mode for one in await windows.look())
+                self.seen.update(one.mode for one in await windows.look([QUEUE]))
             await asyncio.sleep(_LOOK)
 
     async def _trouble(
         self, fleet: Fleet, load: Load, strict: StrictJobs, rounds: int, away: float, pause: float
     ) -> None:
-        kills = round(EACH_ROUND["kill worker"] * rounds)
-        each_round = [(name, each) for name, each in EACH_ROUND.items() if name != "kill worker"]
-        others = [name for name, each in each_round for _ in range(max(1, int(each * rounds)))]
+        asked = times(rounds)
+        kills = asked.pop("kill worker")
+        others = [name for name, number in asked.items() for _ in range(number)]
         self._rng.shuffle(others)
         async with asyncio.TaskGroup() as group:
             producers = [*load.start(group), group.create_task(strict.produce(STRICT))]
@@ -181,10 +201,10 @@ class _Scene:
         self.done["objects away"] += 1
 
     async def _kill_workers(self, fleet: Fleet, kills: int, pause: float) -> None:
-        for _ in range(kills):
+        while len(fleet.killed) < kills:
             await asyncio.sleep(pause * self._rng.random() * 2)
             fleet.kill_one()
-            self.done["kill worker"] += 1
+            self.done["kill worker"] = len(fleet.killed)
 
     async def _make(self, trouble: str, keeps: Postgres, gives: Valkey) -> None:
         match trouble:

@@ -63,13 +63,12 @@ SAMPLED = {
     "test_kill_planners.py": 2,
     "test_kill_server.py": 2,
     "test_freeze_workers.py": 2,
+    "test_moving.py::test_nothing_is_lost_or_doubled_while_work_goes_on": 6,
     "test_poison.py::test_jobs_that_kill_their_worker_are_set_aside_and_no_other": 2,
 }
 """In a run of everything, one of so many variants of these tests, and other ones in each run. Every test runs in at
 least one variant; the conformance suite counts as one test. ``make test-all`` takes all variants, and so does a run of
 files that you name. CONTRIBUTING.md says what is left out."""
-LONG = {"test_moving.py::test_nothing_is_lost_or_doubled_while_work_goes_on": "memory-memory"}
-"""In a run of everything, only this variant of these tests."""
 ON_STORES = 4
 """In a run of everything, a test of what lies above the stores runs on one in so many of its stores. The stores
 themselves are in ``tests/backends``, where the conformance suite runs whole."""
@@ -105,7 +104,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files = Counter(path.name for path in {item.path for item in items})
     if several := [name for name in SAMPLED if files[name] > 1]:
         raise pytest.UsageError(f"SAMPLED in tests/conftest.py names several files at once: {', '.join(several)}")
-    gone: set[pytest.Item] = {item for item in items if _is_left_out(item)}
+    gone: set[pytest.Item] = set()
     samples = [(SAMPLED[name], variants) for (name, _), variants in tests.items()]
     samples += [(ON_STORES, variants) for variants in above.values()]
     for one_in, variants in samples:
@@ -138,12 +137,6 @@ def _above_stores(item: pytest.Item) -> str | None:
     if not isinstance(store, str) or "backends" in item.path.parts:
         return None
     return f"{item.path}::{item.cls}::{item.originalname}::{given}"
-
-
-def _is_left_out(item: pytest.Item) -> bool:
-    assert isinstance(item, pytest.Function)
-    variant = LONG.get(f"{item.path.name}::{item.originalname}")
-    return variant is not None and not item.nodeid.endswith(f"[{variant}]")
 
 
 def _is_short(item: pytest.Item) -> bool:

@@ -2,8 +2,10 @@
 
 ``python -m benchmarks.studies.migrate`` moves 200,000 jobs (delayed, with keys, in groups, dead letters) and schedules
 from SQLite to PostgreSQL, on to PostgreSQL with Valkey, and back to SQLite; then others from Valkey to PostgreSQL.
-Producers and workers never stop. The mover is a process of its own, and is killed again and again. On the first way, a
-tenth of the jobs is rolled back from every phase before. ``--jobs 2000`` is a small run. The last line is a verdict.
+Producers and workers never stop. Each command is a process of its own, and is killed again and again. Before, a tenth
+of the jobs is rolled back from every phase, on the way from SQLite and on that to PostgreSQL with Valkey. What
+producers feel is compared with the slower of the two stores while nothing moves. ``--jobs 2000`` is a small run. The
+last line is a verdict.
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ from headrace.routing import parity, passage
 from headrace.routing.moving import Moving
 
 OUTPUT = HOME / "migrate.jsonl"
-_KILLED_AFTER = 4.0
-"""Seconds that the first mover lives; each has a second more than the one before."""
+_LIVES = 0.25
+"""Seconds that the first process of a command lives; each lives twice as long as the one before."""
+_TRIES = 30
 _CALM = 5.0
 _SLOWER = 3.0
 """By how much producers may become slower, at the 99th percentile."""
-_PHASES = ("shadow", "dual", "cutover", "moved")
+_PHASES = ("shadow", "dual", "ready", "cutover", "moved")
+_COMMANDS = ("start", "cutover", "finish")
 
 
 class Way(Struct, frozen=True):
@@ -57,12 +61,6 @@ async def _headrace(*words: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, "-m", "headrace", *words, stderr=subprocess.DEVNULL)
 
 
-async def _command(way: Way, *words: str) -> None:
-    process = await _headrace("transfer", *words, "--url", way.url)
-    if await process.wait():
-        raise RuntimeError(f"transfer {' '.join(words)} ended with {process.returncode}")
-
-
 async def _opened(way: Way) -> Moving:
     store = open_backend(way.url)
     assert isinstance(store, Moving)
@@ -75,20 +73,33 @@ async def _phase(store: Moving) -> str | None:
     return None if transfer is None else transfer.phase.value
 
 
-async def _move(way: Way, store: Moving, command: str, until: str | None) -> int:
-    """Run the command, and kill it again and again, until the transfer is in that phase (None: there is none): how
-    often it was killed."""
+async def _insist(way: Way, store: Moving, *words: str) -> int:
+    """Run a command of ``headrace transfer``, and kill it again and again, until it has ended by itself: how often it
+    was killed."""
     kills = 0
-    while await _phase(store) != until:
-        process = await _headrace("transfer", command, "--yes", "--url", way.url)
+    for _ in range(_TRIES):
+        process = await _headrace("transfer", *words, "--url", way.url)
         try:
-            async with asyncio.timeout(_KILLED_AFTER + kills):
-                await process.wait()
+            async with asyncio.timeout(_LIVES * 2**kills):
+                if await process.wait() == 0:
+                    return kills
         except TimeoutError:
             process.kill()
             await process.wait()
             kills += 1
-    return kills
+        if words[0] == "rollback" and await _phase(store) is None:
+            return kills  # it was killed when all was done
+    raise RuntimeError(f"transfer {' '.join(words)} failed {_TRIES} times")
+
+
+async def _kill_in(way: Way, store: Moving, phase: str) -> None:
+    """Begin a cutover, and kill it in that phase."""
+    process = await _headrace("transfer", "cutover", "--yes", "--url", way.url)
+    async with asyncio.timeout(60):
+        while await _phase(store) in ("shadow", "dual") or (await _phase(store) == "ready" and phase != "ready"):
+            await asyncio.sleep(0.02)
+    process.kill()
+    await process.wait()
 
 
 async def _verify(store: Moving) -> dict[str, int]:
@@ -107,18 +118,13 @@ async def roll_back(way: Way, jobs: int) -> dict[str, Any]:
     before = await load.held(store, jobs)
     load.start(way.url)
     for phase in _PHASES:
-        await _command(way, "start", *(["--dual"] if phase == "dual" else []))
-        if phase == "cutover":
-            process = await _headrace("transfer", "cutover", "--yes", "--url", way.url)
-            async with asyncio.timeout(60):
-                while await _phase(store) not in ("cutover", "moved"):
-                    await asyncio.sleep(0.02)
-            process.kill()
-            await process.wait()
+        await _insist(way, store, "start", *(["--dual"] if phase == "dual" else []))
+        if phase in ("ready", "cutover"):
+            await _kill_in(way, store, phase)
         elif phase == "moved":
-            await _move(way, store, "cutover", "moved")
+            await _insist(way, store, "cutover", "--yes")
         reached = await _phase(store)
-        kills = await _move(way, store, "rollback", None)
+        kills = await _insist(way, store, "rollback", "--yes")
         load.failed()
         found[phase] = {"from": reached, "kills": kills, "same": await load.held(store, jobs) == before}
     await load.stop()
@@ -157,18 +163,21 @@ async def travel(ways: list[Way], jobs: int) -> list[dict[str, Any]]:
         load.felt()
         await asyncio.sleep(_CALM)
         calm, began = load.felt(), time.perf_counter()
-        await _command(way, "start", "--dual")
+        kills = {"start": await _insist(way, store, "start", "--dual")}
         await asyncio.sleep(_CALM)
         copying = load.felt()
-        kills = await _move(way, store, "cutover", "moved")
+        kills["cutover"] = await _insist(way, store, "cutover", "--yes")
         moving, verdict = load.felt(), await _verify(store)
         load.failed()
-        await _command(way, "finish", "--yes")
-        same = await load.held(store, jobs) == before
+        kills["finish"] = await _insist(way, store, "finish", "--yes")
         seconds = round(time.perf_counter() - began, 1)
+        same = await load.held(store, jobs) == before
+        load.felt()
+        await asyncio.sleep(_CALM)
+        after = load.felt()
         found.append(_shown({
             "way": way.name, "jobs": jobs, "seconds": seconds, "kills": kills, "verdict": verdict, "same": same,
-            "producers": {"before": calm, "with copies": copying, "while jobs move": moving},
+            "producers": {"before": calm, "with copies": copying, "while jobs move": moving, "after": after},
         }))  # fmt: skip
         await store.close()
     load.go_to(ways[-1].new)
@@ -189,44 +198,71 @@ def problems(found: dict[str, Any]) -> list[str]:
         said.append(f"{name}: another number of jobs, dead letters, schedules or keys than before")
     if verdict and verdict["moved"] < found["jobs"] - SCHEDULES:
         said.append(f"{name}: only {verdict['moved']} jobs moved")
-    for phase, one in found.get("phases", {}).items():
+    if "kills" in found:
+        said += [f"{name}: {word} was never killed" for word in _COMMANDS if not found["kills"].get(word)]
+    return said + _of_ways_back(found) + _of_producers(found)
+
+
+def _of_ways_back(found: dict[str, Any]) -> list[str]:
+    if "phases" not in found:
+        return []
+    name, phases = found["way"], found["phases"]
+    said = [f"{name}: there was no way back from {phase}" for phase in _PHASES if phase not in phases]
+    for phase, one in phases.items():
         if not one["same"]:
             said.append(f"{name}: something is not as it was before the way back from {phase}")
-    if felt := found.get("producers"):
-        base = felt["before"]["p99"]
-        said += [
-            f"{name}: producers' p99 is {one['p99']} ms {when}, {one['p99'] / base:.1f} times as much as before"
-            for when, one in felt.items()
-            if one["p99"] > _SLOWER * base
-        ]
+        if one["from"] != phase:
+            said.append(f"{name}: the way back from {phase} began in {one['from']}")
+        if not one["kills"]:
+            said.append(f"{name}: the way back from {phase} was never killed")
     return said
 
 
+def _of_producers(found: dict[str, Any]) -> list[str]:
+    felt = found.get("producers", {})
+    calm = max((felt[when]["p99"] for when in ("before", "after") if when in felt), default=0.0)
+    return [
+        f"{found['way']}: producers' p99 is {felt[when]['p99']} ms {when}, "
+        f"{felt[when]['p99'] / calm:.1f} times as much as with the slower store alone"
+        for when in ("with copies", "while jobs move")
+        if when in felt and felt[when]["p99"] > _SLOWER * calm
+    ]
+
+
 @contextmanager
-def _stores(place: str) -> Iterator[tuple[list[Way], Way, Way]]:
-    """The long way, the short one, and one to go back from."""
+def _stores(place: str) -> Iterator[tuple[list[Way], Way, list[Way]]]:
+    """The long way, the short one, and those to go back from."""
     with ExitStack() as stack:
-        servers: list[Postgres | Valkey] = [Postgres(None), Postgres(None), Valkey(), Valkey()]
+        servers = (Postgres(None), Postgres(None), Valkey(), Valkey())
         for server in servers:
             stack.callback(server.close)
             server.start()
         plain, under, gives, leaves = servers
         first, last = f"sqlite:///{place}/first.db", f"sqlite:///{place}/last.db"
-        composed = Streams(pg=under.url(), valkey=gives.url()).url
-        with_schema = [f"{plain.url()}?schema={name}" for name in ("long", "short", "back")]
+        composed, returned = (
+            Streams(pg=f"{under.url()}?schema={name}", valkey=gives.url()).url for name in ("long", "back")
+        )
+        with_schema = [f"{plain.url()}?schema={name}" for name in ("long", "short", "back", "again")]
         long = [
             Way("SQLite to PostgreSQL", first, with_schema[0]),
             Way("PostgreSQL to Streams", with_schema[0], composed),
             Way("Streams to SQLite", composed, last),
         ]
         short = Way("Valkey to PostgreSQL", leaves.url(), with_schema[1])
-        yield long, short, Way("SQLite to PostgreSQL", f"sqlite:///{place}/back.db", with_schema[2])
+        yield (
+            long,
+            short,
+            [
+                Way("SQLite to PostgreSQL", f"sqlite:///{place}/back.db", with_schema[2]),
+                Way("PostgreSQL to Streams", with_schema[3], returned),
+            ],
+        )
 
 
 async def run(jobs: int, place: str) -> list[dict[str, Any]]:
     """All of it."""
     with _stores(place) as (long, short, back):
-        found = [await roll_back(back, max(500, jobs // 10))]
+        found = [await roll_back(way, max(500, jobs // 10)) for way in back]
         found += await travel(long, jobs)
         return found + await travel([short], jobs)
 

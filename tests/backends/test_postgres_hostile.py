@@ -241,7 +241,7 @@ FORBIDDEN = [
         "stats_v1(NULL, 1)", "workers_v1(NULL)", "fetch_v1(NULL, '{}', '{}', '{}', 0::smallint, false, false)",
         "forget_queues_v1(NULL)", "begin_duty_v1(NULL, 'days')", "make_day_v1(NULL)",
         "drop_day_v1(NULL, 3::smallint, 0)", "settle_day_v1(1)", "lockers_v1()",
-        "delayed_v1(NULL, '{shared}', 1, 1)", "oldest_waiting_v1(NULL, '{shared}', '{}')",
+        "delayed_v1(NULL, '{shared}', 1, 1)", "oldest_waiting_v1(NULL, '{shared}', '{1}', ARRAY[gen_random_uuid()])",
         "raise_floor_v1(NULL, 'mine', 0)", "watch_streams_v1(NULL, 0)", "streams",
         "places_v1()", "confine_v1('acme', NULL)", "grant_v1('janitor', 'acme')",
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from servers.valkey import Valkey
 
 from headrace.backends.streams import StreamsBackend, StreamsOptions
@@ -152,6 +153,31 @@ async def test_a_dead_workers_jobs_are_given_to_others(store: StreamsBackend) ->
     [again] = await take(store, holder="w2", at=T0 + LEASE)
     assert again.epoch > job.epoch
     assert await store.finish([done(job)], T0 + LEASE) == [None]
+
+
+async def test_a_dead_worker_does_not_close_the_window_of_the_others(store: StreamsBackend) -> None:
+    """Only what has lost several workers is PostgreSQL's to give out: it may be what kills them."""
+    await store.insert([row(n) for n in range(1, 4)], T0)
+    await take(store, 1)
+    for turn, lost, mode in ((1, [1, 0, 0], "open"), (2, [2, 1, 1], "closed")):
+        at = T0 + turn * LEASE
+        await store.reap(Reap(), at)
+        jobs = (await store.claim(Claim("w2", ("q",), 3, LEASE), at)).jobs
+        assert sorted((job.id, job.lost) for job in jobs) == [(job_id(n), lost[n - 1]) for n in range(1, 4)]
+        [state] = await store.windows.look(["q"], at=at)
+        assert state.mode == mode
+
+
+async def test_a_job_on_its_last_chance_leaves_the_window_unrun(store: StreamsBackend) -> None:
+    await store.insert([row(1), row(2)], T0)
+    await take(store, 1)
+    await store.reap(Reap(), T0 + LEASE)
+    careful = Claim("w2", ("q",), 10, LEASE, lost_below=1)
+    claimed = await store.claim(careful, T0 + LEASE)
+    assert [job.id for job in claimed.jobs] == [job_id(2)]
+    [alone] = (await store.claim(replace(careful, holder="w3", lost_below=None), T0 + LEASE)).jobs
+    assert (alone.id, alone.lost) == (job_id(1), 1)
+    assert None not in await store.finish([done(claimed.jobs[0], "w2"), done(alone, "w3")], T0 + LEASE)
 
 
 async def test_a_plain_worker_takes_nothing_that_a_window_gives_out(store: StreamsBackend) -> None:

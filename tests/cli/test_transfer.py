@@ -33,7 +33,9 @@ def test_a_store_moves_there_and_back_and_there(run: Run, run_json: RunJson) -> 
     verdict = run_json("transfer", "verify", *BOTH)
     assert (verdict["departed"], verdict["arrived"], verdict["lost"], verdict["doubled"]) == (3, 3, 0, 0)
     assert len(run_json("job", "list", "--url", "sqlite:///other.db")["jobs"]) == 3
-    assert "3 jobs moved; all is in the first store" in run("transfer", "rollback", "--yes", *BOTH).stderr
+    told = run("transfer", "rollback", "--yes", *BOTH).stderr
+    assert "3 jobs moved; all is in the first store" in told
+    assert "0 lost, 0 doubled" in told
     assert len(run_json("job", "list", "--url", "sqlite:///jobs.db")["jobs"]) == 3
     run("transfer", "start", *BOTH)
     run("transfer", "pause", *BOTH)
@@ -42,7 +44,11 @@ def test_a_store_moves_there_and_back_and_there(run: Run, run_json: RunJson) -> 
     assert run_json("transfer", "status", *BOTH)["rate"] == 500
     run("transfer", "resume", "--rate", "0", *BOTH)
     assert run_json("transfer", "status", *BOTH)["rate"] is None
-    assert "second store alone" in run("transfer", "finish", "--yes", *BOTH).stderr
+    told = run("transfer", "finish", "--yes", "--insist", *BOTH).stderr
+    assert "0 lost, 0 doubled" in told
+    assert "second store alone" in told
+    verdict = run_json("transfer", "verify", *BOTH)
+    assert (verdict["departed"], verdict["arrived"], verdict["lost"], verdict["doubled"]) == (3, 3, 0, 0)
     assert run_json("transfer", "status", *BOTH)["phase"] == "done"
     assert len(run_json("job", "list", *BOTH)["jobs"]) == 3
 

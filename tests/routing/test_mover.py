@@ -14,7 +14,7 @@ from headrace.core.documents import change_document
 from headrace.core.tasks import Tasks
 from headrace.errors import ConfigError, Unavailable
 from headrace.routing import moving, parity, passage
-from headrace.routing.gates import close_to_new_jobs
+from headrace.routing.gates import close_to_new_jobs, open_to_new_jobs
 from headrace.routing.mover import Mover, Progress, Stopped
 from headrace.routing.moving import Moving
 from headrace.routing.passage import Phase
@@ -385,6 +385,29 @@ async def test_a_store_in_use_is_refused() -> None:
         await Mover(await opened(old, new), seen=0).cutover()
 
 
+@pytest.mark.parametrize("end", ["finish", "rollback"])
+async def test_a_transfer_with_a_lost_job_ends_only_if_somebody_insists(end: str) -> None:
+    """Its ledgers are the only trace of that job."""
+    old = MemoryBackend()
+    await old.insert([row(n) for n in range(3)])
+    store = await opened(old, MemoryBackend())
+    await there(store)
+    leg = (await transfer_of(store)).leg()
+    await open_to_new_jobs(old, None)
+    await old.insert([row(9)])
+    await close_to_new_jobs(old)
+    await old.transfers.depart(leg, [job_id(9)])
+    await old.transfers.confirm(leg, [job_id(9)])
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="1 lost, 0 doubled"):
+            await getattr(Mover(store, seen=0), end)()
+        assert (await parity.verify(store, await transfer_of(store))).examples == (job_id(9).hex(),)
+    mover = Mover(store, seen=0, insist=True)
+    await getattr(mover, end)()
+    assert mover.verdict is not None
+    assert mover.verdict.lost == 1
+
+
 async def test_a_transfer_ends_for_good() -> None:
     old, new = MemoryBackend(), MemoryBackend()
     await fill(old)
@@ -394,6 +417,8 @@ async def test_a_transfer_ends_for_good() -> None:
     await mover.cutover()
     await mover.finish()
     await mover.finish()
+    verdict = await parity.verify(store, await transfer_of(store))
+    assert (verdict.legs, verdict.departed, verdict.arrived, verdict.lost) == (1, 12, 12, 0), "it is kept"
     with pytest.raises(ConfigError, match="phase done"):
         await mover.rollback()
     assert [one.room for one in await old.insert([row(90)])] == [r.Room(STORE, 0, 0)]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
@@ -19,23 +20,40 @@ from headrace.routing import parity, passage
 from headrace.routing.mover import Mover
 from headrace.routing.moving import Moving
 from headrace.routing.passage import Phase
-from headrace.routing.shadow import FAILURES, QUEUE, WAITING, Shadow, twin
+from headrace.routing.shadow import FAILURES, QUEUE, WAITING, WAITING_BYTES, Shadow, twin
 from headrace.seam import records as r
 from headrace.seam.protocol import Backend
 from headrace.types import JobState
-from tests import postgres, valkey
+from tests import postgres, streams, valkey
 from tests.routing.test_mover import job_id, opened, row
 from tests.routing.traffic import Traffic
+
+
+def with_windows(place: Path) -> Backend:
+    """PostgreSQL and Valkey together, beside the plain store of PostgreSQL."""
+    with psycopg.connect(postgres.server().url(), autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS moved CASCADE")
+    return streams.stores.beside(place, valkey.server(), "moved")
+
 
 STORES: dict[str, Callable[[Path], Backend]] = {
     "memory": lambda place: MemoryBackend(),
     "sqlite": lambda place: SqliteBackend(place / "jobs.db"),
     "postgres": postgres.stores.connect,
     "valkey": valkey.stores.connect,
+    "streams": with_windows,
 }
-PAIRS = [("memory", "memory"), ("sqlite", "postgres"), ("valkey", "postgres"), ("postgres", "sqlite")]
+PAIRS = [
+    ("memory", "memory"),
+    ("sqlite", "postgres"),
+    ("valkey", "postgres"),
+    ("postgres", "sqlite"),
+    ("postgres", "streams"),
+    ("streams", "sqlite"),
+]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 async def test_nothing_is_lost_or_doubled_while_work_goes_on(first: str, second: str, tmp_path: Path) -> None:
     """There, back and there again; the mover is killed again and again."""
@@ -172,11 +190,15 @@ async def test_claims_and_changes_reach_both_stores() -> None:
 
 
 class Broken(MemoryBackend):
+    error: Exception = Unavailable("away")
+
     async def insert(self, rows: object, at: r.Stamp = None) -> list[r.Inserted]:
-        raise Unavailable("away")
+        raise self.error
 
 
-async def test_copies_never_hurt_those_who_enqueue() -> None:
+@pytest.mark.parametrize("error", [Unavailable("away"), RuntimeError("a fault of a driver"), OSError()], ids=repr)
+async def test_copies_never_hurt_those_who_enqueue(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Broken, "error", error)
     clock = [0.0]
     shadow = Shadow(Broken(), lambda: clock[0])
     for _ in range(FAILURES):
@@ -194,6 +216,19 @@ async def test_copies_never_hurt_those_who_enqueue() -> None:
     await passage.write(old, lambda _: passage.Transfer(name="t", phase=Phase.DUAL))
     await store.look()
     assert [one.status for one in await store.insert([row(1)])] == [r.InsertStatus.NEW]
+
+
+async def test_copies_that_wait_are_bounded_by_their_bytes() -> None:
+    shadow = Shadow(MemoryBackend(), lambda: 0.0)
+    large = [replace(row(n), cells={"blob": bytes(WAITING_BYTES // 4)}) for n in range(7)]
+    shadow.offer(large[:6])
+    assert shadow.counts.dropped == 2
+    async with asyncio.timeout(60):
+        while shadow.counts.written < 4:
+            await asyncio.sleep(0)
+    shadow.offer(large[6:])
+    assert shadow.counts.dropped == 2, "what was written makes room"
+    await shadow.close()
 
 
 async def test_copies_are_compared_with_their_jobs() -> None:

@@ -28,6 +28,23 @@ def test_streams_is_its_url_and_the_object_store() -> None:
     assert isinstance(open_backend(given.url), StreamsBackend)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite:///old.db -> {0}", "{0} -> sqlite:///new.db", "a = sqlite:///a.db | b = {0} -> memory:// | x=b, *=a"],
+)
+def test_the_object_store_of_a_part_is_that_of_the_whole(url: str) -> None:
+    """Else no process could load what lies there."""
+    client = connect(url.format(f"{PLAIN}&objects=s3://b/p"), objects={"keep": "5d"})
+    assert (client.settings.objects.url, client.settings.objects.keep) == ("s3://b/p", "5d")
+
+
+def test_parts_have_one_object_store() -> None:
+    url = f"a = {PLAIN}&objects=s3://b/p | b = {PLAIN}&objects=s3://b/q?secret_key=s3cret | x=b, *=a"
+    with pytest.raises(ConfigError, match="expected one for all stores of a URL, got 's3://b/p', 's3://b/q") as refused:
+        connect(url)
+    assert "s3cret" not in str(refused.value)
+
+
 def test_every_option_can_be_said_in_python() -> None:
     given = Streams(
         pg="postgresql://localhost/jobs",

@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 from random import Random
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import App, Client, Every, immediate
@@ -19,6 +20,8 @@ from headrace.core.meter import Meter
 from headrace.core.upkeep import MOST, OTHER
 from headrace.keeping.retention import Retention
 from headrace.keeping.waiting_ends import WaitingEnds, look_at_ended
+from headrace.routing.mover import Mover
+from headrace.routing.moving import FRESH, Moving
 from headrace.seam.records import Claim, Leased, QueueStats, Stats, WorkerStats
 from headrace.seam.windows import WindowState
 from headrace.web.families import expose
@@ -68,6 +71,29 @@ async def test_a_drain_in_numbers(site: Any) -> None:
     assert found["headrace_backend_up", (("backend", "memory"),)] == 1
     again = samples((await place.ask("/metrics?store=no")).text)
     assert not [name for name, _ in again if name.startswith("headrace_queue")]
+
+
+@pytest.mark.parametrize(
+    ("url", "shard"), [("main = {0} | bulk = {1} | dual=bulk, *=main", "bulk"), ("{0} -> {1}", "second")]
+)
+async def test_copies_of_new_jobs_in_numbers(tmp_path: Path, url: str, shard: str) -> None:
+    """Those that were written by any client of the process."""
+    url = url.format(*(f"sqlite:///{tmp_path}/{name}.db" for name in ("old", "new")))
+    app = App(url)
+
+    @app.task(queue="mail")
+    def send(user: str) -> None: ...
+
+    async with app:
+        if shard == "second":
+            await Mover(cast(Moving, app.client._backend), seen=0).start(dual=True)
+            await asyncio.sleep(FRESH)
+        await app.enqueue_many([send.job("ada"), send.job("bob")])
+        client = app.client.sibling()
+        metrics = Metrics("sqlite", None, EventCounts(), None, None, copies=client.copies)
+        found = samples((await metrics.text()).decode())
+    assert found["headrace_copies_total", (("outcome", "written"), ("shard", shard))] == 2
+    assert found["headrace_copies_total", (("outcome", "failed"), ("shard", shard))] == 0
 
 
 def test_a_hundred_thousand_names_make_a_bounded_number_of_series() -> None:

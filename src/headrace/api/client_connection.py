@@ -10,6 +10,9 @@ from functools import partial
 from random import Random
 from typing import Any, Self
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from headrace.api.waiter import Waiter
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.config import PayloadSettings, Settings
@@ -209,6 +212,12 @@ class ClientConnection:
     def stowage(self) -> Stowage | None:
         """What moves sections to the object store and back, if there is one; of an open client."""
         return self._stowage
+
+    def copies(self) -> dict[str, dict[str, int]]:
+        """What became of copies of new jobs, which go to another shard or to the store that jobs will move to: how many
+        this process has written, dropped and failed to write, by the shard's name; ``second`` if the store moves."""
+        found: dict[str, Struct] = getattr(self._backend, "copies", {})
+        return {name: asdict(counts) for name, counts in found.items()}
 
     def payload_sizes(self) -> dict[str, Any]:
         """How large the sections and results were that this client has packed so far, as plain data that JSON can

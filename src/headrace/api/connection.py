@@ -54,8 +54,8 @@ def connect(url: str | Settings | Streams | Connected | None = None, **overrides
     else:
         found = {} if url is None else {"url": url if isinstance(url, str) else url_of(url)}
         settings = Settings.load({**overrides, **found})
-    settings = with_objects(settings)
-    return Client(open_backend(settings.url), settings)
+    backend = open_backend(settings.url)
+    return Client(backend, with_objects(settings, _places(settings.url)))
 
 
 def open_backend(url: str, *, copy: bool = True) -> Backend:
@@ -137,9 +137,18 @@ def _moving(url: str, copy: bool) -> Backend:
 
 def _part_of(url: str, part: str, copy: bool) -> Backend:
     """The backend of one of several URLs. Where a password was cut in two, no message shows half of it."""
-    if _HALF.search(part) and "@" not in part:
+    inner = part.split("&") if part.startswith("streams://") else [part]
+    if any(_HALF.search(one) for one in inner) and "@" not in part:
         raise _unreadable(url)
     return open_backend(part, copy=copy)
+
+
+def _places(url: str) -> list[str]:
+    """The URLs of the stores that the one at ``url`` is made of."""
+    if not BAR.search(url):
+        return [part.strip() for part in ARROW.split(url)]
+    *named, _ = BAR.split(url)
+    return [place for part in named for place in _places(part.partition("=")[2].strip())]
 
 
 def migrator(url: str) -> Migrator | None:

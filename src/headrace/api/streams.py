@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from headrace.core.config import Settings
+from headrace.errors import ConfigError
 from headrace.text import url_without_secrets
 
 
@@ -47,9 +49,18 @@ class Streams(Struct, frozen=True, kw_only=True):
         return f"Streams({url_without_secrets(self.url)!r})"
 
 
-def with_objects(settings: Settings) -> Settings:
-    """The same, with the object store that the URL of a streams store names."""
-    if not settings.url.startswith("streams:"):
+def with_objects(settings: Settings, places: Iterable[str]) -> Settings:
+    """The same, with the object store that the URLs of streams stores name, of all stores that this one is made of."""
+    named = [
+        value
+        for place in places
+        if place.startswith("streams:")
+        for name, value in parse_qsl(urlsplit(place).query.replace("+", "%2B"))
+        if name == "objects"
+    ]
+    if not named:
         return settings
-    url = dict(parse_qsl(urlsplit(settings.url).query.replace("+", "%2B"))).get("objects")
-    return settings if url is None else replace(settings, objects=replace(settings.objects, url=url))
+    if len(set(named)) > 1:
+        told = ", ".join(repr(url_without_secrets(one)) for one in dict.fromkeys(named))
+        raise ConfigError(f"objects: expected one for all stores of a URL, got {told}")
+    return replace(settings, objects=replace(settings.objects, url=named[0]))

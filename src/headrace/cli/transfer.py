@@ -22,7 +22,7 @@ from headrace.errors import ConfigError
 from headrace.routing import parity, passage
 from headrace.routing.mover import Mover, Progress, Stopped, queues_with_groups
 from headrace.routing.moving import Moving
-from headrace.routing.passage import MOVING, SHADOWED, Phase, Transfer
+from headrace.routing.passage import MOVING, SHADOWED, Phase, Transfer, Verdict
 from headrace.seam.instants import to_datetime
 
 _COUNTED = ("available", "running", "jobs_paused", "completed", "cancelled", "failed")
@@ -35,6 +35,7 @@ _NEXT = {
     Phase.BACK: "headrace transfer resume",
     Phase.DONE: "set the URL to the second store alone",
 }
+_insist_option = click.option("--insist", is_flag=True, help="End it also if a job is lost or doubled.")
 
 
 @click.group("transfer", cls=Group)
@@ -182,21 +183,25 @@ async def cutover_command(store: Store, yes: bool) -> None:
 
 @transfer_command.command("rollback")
 @yes_option
+@_insist_option
 @store_options
-async def rollback_command(store: Store, yes: bool) -> None:
+async def rollback_command(store: Store, yes: bool, insist: bool) -> None:
     """Take everything back to the first store, from any phase. Then there is no transfer any more."""
     confirm("take everything back to the first store?", yes=yes)
     async with _changing(store, "rollback") as moving:
         await _set_paused(moving, False)
-        await _run(moving, back=True)
+        await _run(moving, back=True, insist=insist)
 
 
-async def _run(moving: Moving, *, back: bool) -> None:
-    mover = Mover(moving, tell=_Teller())
+async def _run(moving: Moving, *, back: bool, insist: bool = False) -> None:
+    mover = Mover(moving, tell=_Teller(), insist=insist)
     try:
         if back:
             await mover.rollback()
-            note(f"{counted(mover.progress.moved, 'job')} moved; all is in the first store, and there is no transfer")
+            note(
+                f"{counted(mover.progress.moved, 'job')} moved; all is in the first store, and there is no transfer"
+                + _told(mover.verdict)
+            )
         else:
             transfer = await mover.cutover()
             note(f"{counted(mover.progress.moved, 'job')} moved; nothing is left. Next: {_NEXT[transfer.phase]}")
@@ -204,6 +209,11 @@ async def _run(moving: Moving, *, back: bool) -> None:
         raise Problem(
             FAILED, str(stopped), cause=f"{counted(mover.progress.moved, 'job')} moved until then"
         ) from stopped
+
+
+def _told(verdict: Verdict | None) -> str:
+    """What the ledgers said, before they were dropped."""
+    return "" if verdict is None else f". Its ledgers: {verdict.lost:,} lost, {verdict.doubled:,} doubled"
 
 
 class _Teller:
@@ -221,7 +231,10 @@ class _Teller:
 @transfer_command.command("verify")
 @answer_options
 async def verify_command(store: Store) -> None:
-    """Hold the ledgers of both stores against each other. Fails if a job is lost or doubled."""
+    """Hold the ledgers of both stores against each other. Fails if a job is lost or doubled.
+
+    Once the transfer is finished, it shows what they said at the end.
+    """
     async with _opened(store) as moving:
         transfer = await passage.read(moving.old)
         if transfer is None:
@@ -236,10 +249,12 @@ async def verify_command(store: Store) -> None:
 
 @transfer_command.command("finish")
 @yes_option
+@_insist_option
 @store_options
-async def finish_command(store: Store, yes: bool) -> None:
+async def finish_command(store: Store, yes: bool, insist: bool) -> None:
     """End the transfer for good, once nothing is left to move. There is no way back after this."""
     confirm("end the transfer for good?", yes=yes)
     async with _changing(store, "finish") as moving:
-        await Mover(moving).finish()
-    note(f"all is in the second store. Next: {_NEXT[Phase.DONE]}")
+        mover = Mover(moving, insist=insist)
+        await mover.finish()
+    note(f"all is in the second store{_told(mover.verdict)}. Next: {_NEXT[Phase.DONE]}")

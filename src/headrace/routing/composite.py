@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -12,7 +13,7 @@ from headrace.routing.altering import alter
 from headrace.routing.capabilities import RoutedArchive, RoutedDocuments, RoutedJournal, RoutedParts, RoutedReferences
 from headrace.routing.hints import RoutedHints
 from headrace.routing.policies import RoutedPolicies
-from headrace.routing.shadow import QUEUE
+from headrace.routing.shadow import QUEUE, Counts, Shadow
 from headrace.routing.ticks import RoutedTicks
 from headrace.routing.transit import deliver_named
 from headrace.routing.view import View, pick, those_there
@@ -36,6 +37,8 @@ class Composite:
     reserve = None
     windows = None
     blocking = None
+    shadows: Mapping[str, Shadow]
+    """What writes copies of new jobs, by the name of the shard that they go to."""
 
     def __init__(self, stores: Sequence[Backend]) -> None:
         self.all = tuple(stores)
@@ -51,6 +54,17 @@ class Composite:
         self.parts = RoutedParts(self.view) if all(store.parts for store in every) else None
         self.archive = RoutedArchive(self.view) if all(store.archive for store in every) else None
         self.hints = RoutedHints(every) if any(store.hints is not None for store in every) else None
+
+    @property
+    def copies(self) -> dict[str, Counts]:
+        """What became of copies of new jobs in this process, by the shard that they go to."""
+        return {name: shadow.counts for name, shadow in self.shadows.items()}
+
+    def _counting_with(self, other: Composite) -> Self:
+        """The same, which counts its copies with those of another client of this process."""
+        for name, shadow in self.shadows.items():
+            shadow.counts = other.shadows[name].counts
+        return self
 
     async def view(self) -> View:
         """The stores that are in use now."""

@@ -26,7 +26,8 @@ from headrace.routing.belongings import (
 )
 from headrace.routing.gates import close_to_new_jobs, depth_of, open_to_new_jobs
 from headrace.routing.moving import SEEN, Moving
-from headrace.routing.passage import Phase, Transfer
+from headrace.routing.parity import verify
+from headrace.routing.passage import Phase, Transfer, Verdict
 from headrace.routing.shadow import QUEUE
 from headrace.routing.transit import deliver
 from headrace.routing.view import View, present
@@ -67,10 +68,19 @@ class Mover:
     """Moves one store to another."""
 
     def __init__(
-        self, store: Moving, *, tell: Tell = lambda _: None, seen: float | None = None, patience: float = _PATIENCE
+        self,
+        store: Moving,
+        *,
+        tell: Tell = lambda _: None,
+        seen: float | None = None,
+        patience: float = _PATIENCE,
+        insist: bool = False,
     ) -> None:
         self.store = store
         self.progress = Progress()
+        self.verdict: Verdict | None = None
+        """What the ledgers said at the end."""
+        self._insist = insist
         self._tell = tell
         self._seen = SEEN if seen is None else seen
         self._patience = patience
@@ -119,7 +129,7 @@ class Mover:
 
     async def rollback(self) -> None:
         """Take everything back to the first store. Returns when nothing is left in the second; then there is no
-        transfer any more."""
+        transfer any more. Refused while a job is lost or doubled, like ``finish``."""
         await self._outlast(self._rollback)
 
     async def _outlast(self, journey: Callable[[], Awaitable[T]]) -> T:
@@ -156,6 +166,8 @@ class Mover:
         if transfer.phase in passage.MOVING:
             await self.drain()
             await asyncio.sleep(self._seen)
+            verdict = await self._judge(Phase.BACK)
+            await passage.write(self.store.old, lambda known: known and replace(known, verdict=verdict))
             await self._close_legs(transfer)
         else:
             await open_to_new_jobs(self.store.old, transfer.depths[0])
@@ -167,14 +179,26 @@ class Mover:
         await self._remove_copies()
 
     async def finish(self) -> None:
-        """End a transfer for good: from now on the second store is all there is."""
+        """End a transfer for good: from now on the second store is all there is. Refused if a job is lost or doubled,
+        unless somebody insists: the ledgers, which tell which one it is, go."""
         transfer = await self._phase((Phase.MOVED, Phase.DONE), None)
         if transfer.phase is Phase.MOVED and not await self._drained(await self.store.look()):
             raise ConfigError("expected that nothing is left in the first store. Run: headrace transfer resume")
-        await self._phase((Phase.MOVED, Phase.DONE), Phase.DONE)
+        verdict = await self._judge(transfer.phase)
+        await self._phase((Phase.MOVED, Phase.DONE), Phase.DONE, verdict=verdict)
         await passage.mark_whole(self.store.new)
         await self._close_legs(transfer)
         await self._remove_copies()
+
+    async def _judge(self, phase: Phase) -> Verdict:
+        """What the ledgers say."""
+        verdict = self.verdict = await verify(self.store, await self._phase((phase,), None))
+        if not self._insist and (verdict.lost or verdict.doubled):
+            raise ConfigError(
+                f"expected that no job is lost or doubled, got {verdict.lost:,} lost, {verdict.doubled:,} doubled. "
+                "headrace transfer verify names some. To end it all the same: the command with --insist"
+            )
+        return verdict
 
     async def _close_legs(self, transfer: Transfer) -> None:
         found = await passage.read(self.store.old) or transfer

@@ -43,13 +43,14 @@ class Moving(Composite):
         self._view = View((old,), old)
         self._looking = asyncio.Lock()
         self.shadow = Shadow(new, time.monotonic)
+        self.shadows = {"second": self.shadow}
 
     @property
     def home(self) -> Backend:
         return self._view.home
 
     def sibling(self) -> Moving:
-        return Moving(self.old.sibling(), self.new.sibling())
+        return Moving(self.old.sibling(), self.new.sibling())._counting_with(self)
 
     async def open(self) -> None:
         await self.old.open()

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from headrace.core.walks import walk
 from headrace.routing.moving import Moving
-from headrace.routing.passage import MOVING, Phase, Transfer
+from headrace.routing.passage import MOVING, Phase, Transfer, Verdict
 from headrace.routing.shadow import KEPT, sampled, twin
 from headrace.routing.view import present
 from headrace.seam.protocol import Backend
@@ -29,21 +29,6 @@ class Parity(Struct, frozen=True, kw_only=True):
     different: int = 0
     examples: tuple[str, ...] = ()
     """Ids of some that are missing or different."""
-
-
-class Verdict(Struct, frozen=True, kw_only=True):
-    """What the ledgers of a transfer say."""
-
-    legs: int = 0
-    departed: int = 0
-    arrived: int = 0
-    in_transit: int = 0
-    lost: int = 0
-    """They departed, and neither arrived nor are in a parcel."""
-    doubled: int = 0
-    """They are in both stores."""
-    examples: tuple[str, ...] = ()
-    """Ids of some that are lost or doubled."""
 
 
 async def compare(store: Moving, transfer: Transfer, most: int = 2_000) -> Parity:
@@ -82,7 +67,9 @@ def _alike(job: Record, copy: Record) -> bool:
 
 
 async def verify(store: Moving, transfer: Transfer) -> Verdict:
-    """Hold the ledgers of all legs against each other, id by id."""
+    """Hold the ledgers of all legs against each other, id by id. Of a transfer that has ended, what they said then."""
+    if transfer.verdict is not None:
+        return transfer.verdict
     sides = (store.old, store.new)
     departed = arrived = in_transit = 0
     lost: list[JobId] = []

@@ -40,6 +40,21 @@ SHADOWED = (Phase.SHADOW, Phase.DUAL)
 MOVING = (Phase.FORWARD, Phase.MOVED, Phase.BACK)
 
 
+class Verdict(Struct, frozen=True, kw_only=True):
+    """What the ledgers of a transfer say."""
+
+    legs: int = 0
+    departed: int = 0
+    arrived: int = 0
+    in_transit: int = 0
+    lost: int = 0
+    """They departed, and neither arrived nor are in a parcel."""
+    doubled: int = 0
+    """They are in both stores."""
+    examples: tuple[str, ...] = ()
+    """Ids of some that are lost or doubled."""
+
+
 class Transfer(Struct, frozen=True, kw_only=True):
     """A transfer from one store to another."""
 
@@ -65,6 +80,8 @@ class Transfer(Struct, frozen=True, kw_only=True):
     held: tuple[str, ...] = ()
     """Queues that stand still in the store that jobs move to, until all their jobs are there: their jobs have
     groups."""
+    verdict: Verdict | None = None
+    """What the ledgers said when it ended; then they are dropped."""
 
     def leg(self, number: int | None = None) -> str:
         """The name of a leg, in stores."""

@@ -11,7 +11,6 @@ from zlib import crc32
 from msgspec import Struct
 
 from headrace.core.tasks import Tasks
-from headrace.errors import HeadraceError
 from headrace.seam.protocol import Backend
 from headrace.seam.records import JobId, Row
 
@@ -26,6 +25,8 @@ _EARLIER = 1_000_000
 _MASK = bytes(9) + b"\xa5" * 7
 WAITING = 10_000
 """Copies that wait to be written; more are dropped."""
+WAITING_BYTES = 64 * 1024 * 1024
+"""The same of their bytes."""
 BATCH = 500
 PATIENCE = 2.0
 """Seconds that producers wait for a copy."""
@@ -79,6 +80,7 @@ class Shadow:
         self._store = store
         self._clock = clock
         self._waiting: deque[Row] = deque()
+        self._bytes = 0
         self._tasks = Tasks()
         self._busy = False
         self._failures = 0
@@ -86,9 +88,12 @@ class Shadow:
 
     def offer(self, rows: Sequence[Row]) -> None:
         """Write copies of these jobs in the background."""
-        room = WAITING - len(self._waiting)
-        self.counts.dropped += max(0, len(rows) - room)
-        self._waiting.extend(copy_of(row) for row in rows[: max(0, room)])
+        for row in rows:
+            if len(self._waiting) >= WAITING or self._bytes + _weight(row) > WAITING_BYTES:
+                self.counts.dropped += 1
+                continue
+            self._waiting.append(copy_of(row))
+            self._bytes += _weight(row)
         if self._waiting and not self._busy:
             self._busy = True
             self._tasks.start(self._drain(), "headrace-shadow")
@@ -100,12 +105,14 @@ class Shadow:
     async def close(self) -> None:
         """Drop what was not written."""
         self._waiting.clear()
+        self._bytes = 0
         await self._tasks.close()
 
     async def _drain(self) -> None:
         try:
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+                self._bytes -= sum(map(_weight, batch))
                 await self._write(batch)
         finally:
             self._busy = False
@@ -118,7 +125,7 @@ class Shadow:
             async with asyncio.timeout(PATIENCE):
                 await self._store.open()
                 await self._store.insert(copies)
-        except (HeadraceError, TimeoutError, OSError) as error:
+        except Exception as error:
             self.counts.failed += len(copies)
             self._failures += 1
             if self._failures >= FAILURES:
@@ -127,3 +134,7 @@ class Shadow:
             return
         self._failures = 0
         self.counts.written += len(copies)
+
+
+def _weight(row: Row) -> int:
+    return len(row.headers or b"") + sum(map(len, row.cells.values()))

@@ -50,14 +50,16 @@ class Router(Composite):
         super().__init__([home, *(store for store in self.shards.values() if store is not home)])
         self._view = View(self.all, home, apart=True)
         self._rotation = 0
-        self._shadows = [(rule, Shadow(self.shards[rule.shard], time.monotonic)) for rule in self.routes.copies]
+        names = {rule.shard for rule in self.routes.copies}
+        self.shadows = {name: Shadow(self.shards[name], time.monotonic) for name in sorted(names)}
 
     @property
     def home(self) -> Backend:
         return self._view.home
 
     def sibling(self) -> Router:
-        return Router({name: store.sibling() for name, store in self.shards.items()}, self.given)
+        sibling = Router({name: store.sibling() for name, store in self.shards.items()}, self.given)
+        return sibling._counting_with(self)
 
     def _came(self, name: str) -> None:
         self._opened(self.shards[name])
@@ -130,7 +132,8 @@ class Router(Composite):
         return problem
 
     async def _copy(self, rows: Sequence[r.Row]) -> None:
-        for rule, shadow in self._shadows:
+        for rule in self.routes.copies:
+            shadow = self.shadows[rule.shard]
             chosen = [row for row in rows if sampled(row.id, rule.share)]
             if rule.kind == "shadow":
                 shadow.offer(chosen)
@@ -138,7 +141,7 @@ class Router(Composite):
                 await shadow.write(chosen)
 
     async def close(self) -> None:
-        for _, shadow in self._shadows:
+        for shadow in self.shadows.values():
             await shadow.close()
         await super().close()
 

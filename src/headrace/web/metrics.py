@@ -23,6 +23,8 @@ _OUTCOMES = ("completed", "retried", "dead", "cancelled", "snoozed")
 
 Sizes = Callable[[], dict[str, Any]]
 """How large payloads were so far, by section: ``Client.payload_sizes``."""
+Copies = Callable[[], dict[str, dict[str, int]]]
+"""What became of copies of new jobs: ``Client.copies``."""
 
 
 class EventCounts:
@@ -56,8 +58,10 @@ class Metrics:
         pulse: Pulse | None,
         store: StoreNumbers | None,
         sizes: Sizes | None = None,
+        copies: Copies | None = None,
     ) -> None:
         self._sizes = sizes
+        self._copies = copies
         self._backend = backend
         self._meter = meter
         self._counts = counts
@@ -82,6 +86,9 @@ class Metrics:
             yield from _of_upkeep(self._meter.upkeep)
         if self._sizes is not None:
             yield from _of_sizes(self._sizes())
+        if self._copies is not None:
+            became = (((shard, what), n) for shard, counts in self._copies().items() for what, n in counts.items())
+            yield counter("copies", "Copies of new jobs for another store.", ["shard", "outcome"], became)
         counts = self._counts
         yield counter("janitor_removed", "Records that retention removed.", ["class"], pairs(counts.removed))
         yield counter("alerts", "Alerts.", ["alert"], pairs(counts.alerts))

@@ -68,7 +68,8 @@ class Site:
         sizes: Sizes | None = None,
     ) -> ASGIApp:
         """The ASGI app."""
-        metrics = Metrics(self.backend, meter, counts, pulse, StoreNumbers(self.client), sizes)
+        numbers = StoreNumbers(self.client)
+        metrics = Metrics(self.backend, meter, counts, pulse, numbers, sizes, self.client.copies)
         return web_app(self.admin, vitals, metrics, self.settings, self.tokens, self.live)
 
     async def run_operations(self) -> None:

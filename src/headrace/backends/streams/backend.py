@@ -27,7 +27,7 @@ from headrace.backends.streams.pulse import Pulse
 from headrace.backends.streams.reading import Reading
 from headrace.backends.streams.relay import Relay
 from headrace.backends.streams.rules import WindowedPolicies, WindowedReferences, WindowedTicks, WindowedTransfers
-from headrace.backends.streams.truth import STORED_AT, StoredAt, Truth
+from headrace.backends.streams.truth import MOST_LOST, STORED_AT, StoredAt, Truth
 from headrace.backends.streams.windows import NotInCharge, Windows
 from headrace.errors import BackendError, ConfigError, Unavailable
 from headrace.seam import records as r
@@ -219,7 +219,8 @@ class StreamsBackend:
                 await self._renew_given(beat, given, mine, unsure, at)
         renewed = await self.truth.renew(beat, at)
         lost = [pair for pair in renewed.lost if pair not in mine and pair not in unsure]
-        self._deliveries.forget(lost)
+        gone = set(lost)
+        self._deliveries.forget(pair for pairs in given.values() for pair in pairs if pair in gone)
         renewed = replace(renewed, lost=lost, busy=[*renewed.busy, *(p for p in renewed.lost if p in unsure)])
         try:
             async with asyncio.timeout(_share(beat)):
@@ -260,9 +261,11 @@ class StreamsBackend:
             reaped += await self.truth.reap(replace(req, limit=req.limit - len(reaped)), at)
             if not found or len(reaped) >= req.limit:
                 break
-        for queue in dict.fromkeys(one.queue for one in reaped if one.state is JobState.AVAILABLE):
+        waiting = [one for one in reaped if one.state is JobState.AVAILABLE]
+        odd = {one.queue for one in waiting if one.lost > MOST_LOST}
+        for queue in dict.fromkeys(one.queue for one in waiting):
             with suppress(BackendError):
-                await self._relay.close(queue, at)
+                await (self._relay.close(queue, at) if queue in odd else self._relay.look(queue, at))
         return reaped
 
     async def _feel(self, req: r.Reap, at: r.Stamp) -> Sequence[int] | None:

@@ -12,7 +12,7 @@ from headrace.backends.postgres.rows import weight
 from headrace.backends.streams.deliveries import Deliveries
 from headrace.backends.streams.relay import Relay
 from headrace.backends.streams.truth import Truth
-from headrace.backends.streams.windows import CLOSED, OPEN, Found, QueueInfo, Windows
+from headrace.backends.streams.windows import BARRED, CLOSED, OPEN, Found, QueueInfo, Windows
 from headrace.seam import records as r
 
 _LOOK = 100_000
@@ -49,12 +49,11 @@ class Claiming:
                 looked = {queue for queue, did in zip(lacking, done, strict=True) if did}
             if lacking or not are_open:
                 found = await self._more(req, queues, found, 0, at)
-        closed = [queue for queue, info in found.queues.items() if info.mode == CLOSED]
-        rest = None
-        if closed:
-            found, rest = await self._shared(req, queues, closed, found, at)
-        elif not are_open or looked:
+        if (not are_open or looked) and not _closed(found):
             found = await self._more(req, queues, found, req.limit, at)
+        rest = None
+        if closed := _closed(found):
+            found, rest = await self._shared(req, queues, closed, found, at)
         for queue, info in found.queues.items():
             if info.mode == OPEN and (info.look or (info.full and info.left * _SHARE < self._window)):
                 self._relay.look_soon(queue, at)
@@ -95,6 +94,10 @@ class Claiming:
     async def _take(self, req: r.Claim, queues: Sequence[str], limit: int, at: r.Stamp) -> Found:
         found = await self._windows.claim(req, queues, limit, at)
         self._deliveries.note(req.holder, found.floor, found.jobs)
+        barred = [queue for queue, info in found.queues.items() if info.mode == BARRED]
+        for queue in barred:
+            await self._relay.close(queue, at)
+            found.queues[queue] = found.queues[queue]._replace(mode=CLOSED, closed=1)
         return found
 
     async def _more(self, req: r.Claim, queues: Sequence[str], found: Found, limit: int, at: r.Stamp) -> Found:
@@ -105,6 +108,10 @@ class Claiming:
             return found
         more = await self._take(replace(req, max_bytes=max(1, req.max_bytes - taken)), queues, left, at)
         return more._replace(jobs=found.jobs + more.jobs, doubtful=found.doubtful or more.doubtful)
+
+
+def _closed(found: Found) -> list[str]:
+    return [queue for queue, info in found.queues.items() if info.mode == CLOSED]
 
 
 def _parts(queues: Sequence[str], closed: Sequence[str]) -> list[tuple[str, ...] | None]:

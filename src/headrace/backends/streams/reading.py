@@ -57,8 +57,7 @@ class Reading:
         given: dict[str, list[r.JobId]] = {}
         with suppress(BackendError):
             await self._patience(partial(self._count, numbers, given, queues, at))
-        ids = [job_id for some in given.values() for job_id in some]
-        ages = await self._truth.oldest_waiting(given, ids, at) if ids else {}
+        ages = await self._truth.oldest_waiting(given, at)
         stats = await self._truth.stats(at, queues=queues)
         told = [_with(one, numbers[one.queue], ages) if one.queue in numbers else one for one in stats.queues]
         return replace(stats, queues=told)

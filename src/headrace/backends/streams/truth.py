@@ -13,7 +13,7 @@ from psycopg.errors import UniqueViolation
 
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres import rows as shapes
-from headrace.backends.postgres.arrays import bigints, texts, uuids
+from headrace.backends.postgres.arrays import bigints, integers, texts, uuids
 from headrace.backends.postgres.hints import Notifier
 from headrace.backends.streams.deliveries import Delivery, Known
 from headrace.errors import BackendError
@@ -21,6 +21,8 @@ from headrace.seam import records as r
 from headrace.types import JobState
 
 _ID = attrgetter("id")
+MOST_LOST = 1
+"""Losses of a job that a window may hold. What has lost more workers may be what kills them, and is PostgreSQL's."""
 STORED_AT: ContextVar[StoredAt | None] = ContextVar("stored_at", default=None)
 """Of the last insert of this task; None if it was more than one."""
 
@@ -158,11 +160,14 @@ class Truth(PostgresBackend):
         found = await self._call("workers_of", at, texts(list(holders)))
         return int(found[0][2]), {holder: worker for holder, worker, _ in found}
 
-    async def oldest_waiting(
-        self, queues: Collection[str], given: Collection[r.JobId], at: r.Stamp
-    ) -> dict[str, int | None]:
-        """For how long the oldest due job of each queue has been due, without those that were given out."""
-        found = await self._call("oldest_waiting", at, texts(list(queues)), uuids(list(given)))
+    async def oldest_waiting(self, given: Mapping[str, Sequence[r.JobId]], at: r.Stamp) -> dict[str, int | None]:
+        """For how long the oldest due job of each queue has been due, without these, which were given out. Queues of
+        which none was given out are left out."""
+        pairs = [(number, job_id) for number, ids in enumerate(given.values(), start=1) for job_id in ids]
+        if not pairs:
+            return {}
+        numbers, ids = zip(*pairs, strict=True)
+        found = await self._call("oldest_waiting", at, texts(list(given)), integers(list(numbers)), uuids(list(ids)))
         return dict(map(tuple, found))
 
     async def delayed(

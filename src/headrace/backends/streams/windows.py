@@ -15,11 +15,13 @@ from headrace.backends.streams.connections import WindowConnections
 from headrace.backends.streams.deliveries import Delivery
 from headrace.backends.streams.entries import Entry, Loss, leased
 from headrace.backends.streams.options import StreamsOptions
-from headrace.backends.streams.truth import Charge
+from headrace.backends.streams.truth import MOST_LOST, Charge
 from headrace.errors import Unavailable
 from headrace.seam.records import Claim, JobId, Leased, Stamp
 
 OPEN, CLOSING, CLOSED, UNKNOWN = "o", "c", "x", ""
+BARRED = "b"
+"""Open, but not to this claim: it may hold a job that the claim passes over, and PostgreSQL knows who may have it."""
 _OFTEN, _SELDOM = 0.02, 1.0
 """Seconds between two questions about a queue: after it was fed by others; if it has no window."""
 _TRIES = 3
@@ -28,7 +30,7 @@ _CLOSING = 5_000_000
 _UNUSED = 3_600_000_000
 """Microseconds after which a queue that nobody uses is forgotten."""
 _FEEDING = 5_000
-"""Milliseconds that a process has to feed a window."""
+"""Milliseconds that a process has for each step of feeding a window."""
 
 Pairs = Sequence[tuple[JobId, int]]
 
@@ -77,6 +79,8 @@ class Fed(NamedTuple):
     """What a window is fed with, up to where, whether there is more, and when the next job is due that is not here."""
 
     entries: list[Entry]
+    lost: bool
+    """Whether any of them has lost a worker."""
     mark: bytes
     full: bool
     next_at: int | None
@@ -195,6 +199,7 @@ class Windows:
             req.lease_for,
             req.max_bytes,
             self._options.entry_bytes,
+            int(req.lost_below is not None and req.lost_below <= MOST_LOST),
             *queues,
         )
         infos = {queue: _info(one) for queue, one in zip(queues, told, strict=True)}
@@ -269,18 +274,31 @@ class Windows:
         loss = Loss(int(raised), floor) if raised else None
         return Feeding(bool(may), mode.decode(), int(left), mark, waiting, floor, loss)
 
-    async def unknown(self, queue: str, ids: Sequence[JobId]) -> list[JobId]:
-        """Of these, those that the window does not have."""
+    async def unknown(self, queue: str, token: str, ids: Sequence[JobId]) -> list[JobId]:
+        """Of these, those that the window does not have. Who feeds it has time for the next step."""
         if not ids:
             return []
-        _, found = await self.run("unknown", None, queue, *ids)
+        _, found = await self.run("unknown", None, queue, token, _FEEDING, *ids)
         return [ids[number] for number in found]
 
-    async def feed(self, queue: str, token: str, fed: Fed, wanted: int, at: Stamp) -> bool:
-        """Feed a window, if no other process does by now. It is open then."""
+    async def feed(self, queue: str, token: str, fed: Fed, wanted: int, at: Stamp, *, last: bool) -> bool:
+        """Feed a window, if no other process does by now. It is open then. Unless this is the last page, this process
+        goes on."""
         later = "" if fed.next_at is None else fed.next_at
+        rest = "" if last else _FEEDING
         answer = await self.run(
-            "feed", at, queue, token, fed.mark, int(fed.full), later, wanted, fed.now, *_flat(fed.entries)
+            "feed",
+            at,
+            queue,
+            token,
+            fed.mark,
+            int(fed.full),
+            later,
+            wanted,
+            fed.now,
+            rest,
+            int(fed.lost),
+            *_flat(fed.entries),
         )
         if answer[0] != b"OK":
             return False

@@ -222,9 +222,9 @@ BEGIN
         OR EXISTS (SELECT 1 FROM policies AS p WHERE p.queue IN (q.name, '') AND p.depth IS NOT NULL);  -- policies_pkey
 END $$;
 
--- The same of a job: it has an expiry, a group, a loss or many bytes, or a number that scripts do not count exactly.
+-- The same of a job: it has an expiry, a group, several losses or many bytes, or a number that scripts do not count exactly.
 CREATE FUNCTION is_odd(y ready, p_most_bytes integer) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT y.dies_at IS NOT NULL OR y.gid IS NOT NULL OR y.lost > 0 OR y.size > p_most_bytes
+    SELECT y.dies_at IS NOT NULL OR y.gid IS NOT NULL OR y.lost > 1 OR y.size > p_most_bytes
         OR y.epoch NOT BETWEEN -9007199254740991 AND 9007199254740990 OR y.run_at < -9007199254740991
 $$;
 
@@ -317,9 +317,11 @@ BEGIN
     LEFT JOIN workers AS w ON w.holder = n.holder AND w.listed_until > v_now;  -- workers_pkey
 END $$;
 
--- For how long the oldest due job of each of these queues has been due, without those that were given out.
-CREATE FUNCTION oldest_waiting_v1(p_at bigint, p_queues text[], p_given uuid[]) RETURNS TABLE (queue text, age bigint)
-LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+-- For how long the oldest due job of each queue has been due, without those that were given out: pairs of the number of
+-- its queue and a job. Queues of which none was given out are left out.
+CREATE FUNCTION oldest_waiting_v1(p_at bigint, p_queues text[], p_numbers integer[], p_given uuid[])
+RETURNS TABLE (queue text, age bigint) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
 BEGIN
@@ -334,15 +336,17 @@ BEGIN
         SELECT min(x.run_at) FROM (
             SELECT (
                 SELECT y.run_at FROM ready AS y
-                WHERE y.qid = q.qid AND y.lane IS NULL AND y.priority = l.priority AND y.id <> ALL (p_given)
+                WHERE y.qid = q.qid AND y.lane IS NULL AND y.priority = l.priority AND y.id <> ALL (g.ids)
                 ORDER BY y.run_at, y.id LIMIT 1
             ) AS run_at
             FROM level AS l WHERE l.priority IS NOT NULL LIMIT 1000
         ) AS x WHERE x.run_at <= v_now
     ), (  -- ready_later
-        SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= v_now AND y.id <> ALL (p_given)
+        SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= v_now AND y.id <> ALL (g.ids)
         ORDER BY y.run_at LIMIT 1
-    )) FROM queues AS q WHERE q.name = ANY (p_queues);  -- queues_name_key
+    )) FROM (
+        SELECT p_queues[x.number] AS queue, array_agg(x.id) AS ids FROM unnest(p_numbers, p_given) AS x (number, id) GROUP BY x.number
+    ) AS g JOIN queues AS q ON q.name = g.queue;  -- queues_name_key
 END $$;
 
 -- Of each of these queues, the jobs that are delayed, and those of them that are due within ``p_horizon``, counted up to a
@@ -368,8 +372,8 @@ END $$;
 -- These jobs, as far as they wait, for a window.
 CREATE FUNCTION feed_v1(p_ids uuid[]) RETURNS TABLE (
     id uuid, task text, parameters bytea, vm_state bytea, metadata bytea, blob bytea, epoch bigint, tenant text, key text, priority smallint,
-    run_at bigint, enqueued_at bigint, attempt integer, max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, error bytea,
-    size integer
+    run_at bigint, enqueued_at bigint, attempt integer, lost integer, max_attempts integer, timeout bigint, result_ttl bigint, headers bytea,
+    error bytea, size integer
 ) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off
 SET enable_bitmapscan = off AS $$
@@ -382,12 +386,12 @@ BEGIN
         CASE WHEN (y.patch).mask & 2 <> 0 THEN (y.patch).vm_state ELSE j.vm_state END,
         CASE WHEN (y.patch).mask & 4 <> 0 THEN (y.patch).metadata ELSE j.metadata END,
         CASE WHEN (y.patch).mask & 8 <> 0 THEN (y.patch).blob ELSE j.blob END,
-        y.epoch, j.tenant, CASE WHEN y.keyed THEN j.key END, y.priority, y.run_at, j.enqueued_at, y.attempt, j.max_attempts, j.timeout,
-        j.result_ttl, j.headers, y.error, y.size
+        y.epoch, j.tenant, CASE WHEN y.keyed THEN j.key END, y.priority, y.run_at, j.enqueued_at, y.attempt, y.lost, j.max_attempts,
+        j.timeout, j.result_ttl, j.headers, y.error, y.size
     FROM (
         SELECT y.*, n.ord, CASE WHEN y.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[y.id])) END AS patch
         FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord) JOIN ready AS y ON y.id = ANY (ARRAY[n.id])
-        WHERE y.dies_at IS NULL AND y.gid IS NULL AND y.lost = 0 OFFSET 0
+        WHERE y.dies_at IS NULL AND y.gid IS NULL AND y.lost <= 1 OFFSET 0
     ) AS y JOIN contents(p_ids) AS j ON j.id = y.id ORDER BY y.ord;
 END $$;
 

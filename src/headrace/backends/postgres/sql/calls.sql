@@ -88,7 +88,7 @@ open_queue(%b, %b::bigint, %b)
 shut_queue(%b, %b::bigint, %b, %b, %b, %b, %b)
 candidates(%b, %b::bigint, %b, %b::integer, %b::smallint, %b::bigint, %b, %b::bigint, %b::integer)
 workers_of(%b, %b)
-oldest_waiting(%b, %b, %b)
+oldest_waiting(%b, %b, %b, %b)
 delayed(%b, %b, %b::bigint, %b::integer)
 feed(%b)
 

@@ -1,10 +1,17 @@
--- ARGV: run id, at, holder, limit, how long leases last, bytes, bytes of the largest entry, queues. Answers each job: number of its queue, epoch,
--- begun, job; then each queue: mode, feeds, look, instant of the next job or '', jobs left, how long ago somebody looked, how long it stays closed.
+-- ARGV: run id, at, holder, limit, how long leases last, bytes, bytes of the largest entry, 1 if jobs that have lost a worker are to be passed
+-- over, queues. Answers each job: number of its queue, epoch, begun, job; then each queue: mode, feeds, look, full, instant of the next job or '',
+-- jobs left, how long ago somebody looked, how long it stays closed.
 local holder, limit, lease_for = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local bytes, largest = tonumber(ARGV[6]), tonumber(ARGV[7])
 -- How many jobs that have become due one claim brings into line, of all queues together.
 local promoting = 1000
 local lines, told, jobs = {}, {}, {}
+
+-- b(arred): it is open, but may have a job that is to be passed over, which only PostgreSQL can do.
+local function mode_of(queue)
+    local mode, lost = unpack(call('HMGET', key('m', queue), 'mode', 'lost'))
+    return mode == 'o' and lost and ARGV[8] == '1' and 'b' or mode
+end
 
 local function promote(queue, i)
     local due = promoting > 0 and call('ZRANGEBYSCORE', key('d', queue), '-inf', whole(now), 'LIMIT', 0, promoting) or {}
@@ -20,9 +27,9 @@ local function promote(queue, i)
     end
 end
 
-for i = 8, #ARGV do
+for i = 9, #ARGV do
     local queue = ARGV[i]
-    if call('HGET', key('m', queue), 'mode') == 'o' then
+    if mode_of(queue) == 'o' then
         try(queue, promote, queue, i)
     end
 end
@@ -54,7 +61,7 @@ local function hand_out(queue, band, i)
                 table.insert(leases, id)
                 table.insert(known, id)
                 weighs = weighs + tonumber(weight)
-                table.insert(given, {i - 8, epoch, begun, job})
+                table.insert(given, {i - 9, epoch, begun, job})
             end
         end
         many('HDEL', key('k', queue), known)
@@ -75,10 +82,10 @@ for _, line in ipairs(lines) do
     try(queue, hand_out, queue, band, i)
 end
 
-for i = 8, #ARGV do
+for i = 9, #ARGV do
     local queue = ARGV[i]
-    local mode, feeds, look, full, at, looked, ends =
-        unpack(call('HMGET', key('m', queue), 'mode', 'feeds', 'look', 'full', 'at', 'looked', 'until'))
+    local mode = mode_of(queue)
+    local feeds, look, full, at, looked, ends = unpack(call('HMGET', key('m', queue), 'feeds', 'look', 'full', 'at', 'looked', 'until'))
     local left, first = 0, ''
     if mode == 'o' then
         left = call('HLEN', key('k', queue))

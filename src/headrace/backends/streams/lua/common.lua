@@ -8,6 +8,7 @@
 --                     feeds: a number that changes whenever something but an insert feeds the window or empties it
 --                     look: there may be jobs that are not here   full: there are   at: when the next of them is due
 --                     looked: when somebody last looked   mark: up to where
+--                     lost: a job that has lost a worker may be here
 --   :s:BAND:QUEUE  stream  jobs in line: i(d), a: when it is due, w(eight), e(poch before), b(egun), d (the job); those that are read are pending
 --   :b:QUEUE  zset    its bands
 --   :d:QUEUE  zset    delayed jobs by the instant at which they are due   :e:QUEUE  hash  id -> the entry of such a job
@@ -127,7 +128,7 @@ local function empty(queue)
     end
     call('UNLINK', key('b', queue), key('d', queue), key('e', queue), key('k', queue), key('f', queue))
     call('HINCRBY', key('m', queue), 'feeds', 1)
-    call('HDEL', key('m', queue), 'mark')
+    call('HDEL', key('m', queue), 'mark', 'lost')
 end
 
 -- Call a step that reads a window. One that cannot be read is emptied, and looked for in PostgreSQL, which has all of it.
