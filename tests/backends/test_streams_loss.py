@@ -208,6 +208,18 @@ async def test_consumers_that_own_nothing_go_when_their_worker_leaves(store: Str
     assert state.consumers == 0
 
 
+async def test_of_workers_that_never_left_only_those_that_own_nothing_are_removed(store: StreamsBackend) -> None:
+    await store.insert([row(1), row(2), row(3)], T0)
+    [mine] = await take(store, 1, holder="owns")
+    [other] = await take(store, 1, holder="killed")
+    await store.finish([done(other, "killed")], T0)
+    assert await store._windows.prune("q", idle=3_600_000) == 0, "they were here just now"
+    assert await store._windows.prune("q", idle=0) == 1
+    [state] = await store.windows.look(at=T0)
+    assert (state.consumers, state.pending) == (1, 1)
+    assert await store.finish([done(mine, "owns")], T0) == [JobState.COMPLETED]
+
+
 async def test_a_job_that_was_given_out_can_be_cancelled(store: StreamsBackend) -> None:
     await store.insert([row(1), row(2)], T0)
     [job] = await take(store, 1)
