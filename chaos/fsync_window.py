@@ -48,6 +48,8 @@ _WHOLE = b"*1\r\n$4\r\nEXEC\r\n"
 class Cut(Struct, frozen=True):
     """One power cut, by the machine's monotonic clock, in nanoseconds."""
 
+    synced: int
+    """When the last sync before it began."""
     killed: int
     back: int
     """When the server was there again."""
@@ -64,6 +66,12 @@ class Cut(Struct, frozen=True):
     def ages(self) -> list[float]:
         """How many seconds before the cut those that are gone were acknowledged."""
         return [(self.killed - self.told[name]) / 1e9 for name in self.gone]
+
+    @property
+    def leads(self) -> list[float]:
+        """How many seconds before the sync that they missed. A server that waits for a sync answers before it writes:
+        for up to two seconds."""
+        return [(self.synced - self.told[name]) / 1e9 for name in self.gone]
 
 
 async def run(
@@ -175,7 +183,7 @@ class _Scene:
         self._since = started
         records = await records_of(self._app, list(told))
         gone = frozenset(name for name, record in zip(told, records, strict=True) if record is None)
-        return Cut(killed, back, size, told, kept, gone)
+        return Cut(syncs.seen[-1].began, killed, back, size, told, kept, gone)
 
     async def _in_full_swing(self, syncs: Syncs, since: int) -> None:
         """What is enqueued is acknowledged, and reaches the disk."""
@@ -202,13 +210,13 @@ def problems(cuts: Sequence[Cut], again: Sequence[Run]) -> list[str]:
     """What cannot be explained by what was not on the disk yet."""
     early = sum(len(cut.gone & cut.kept) for cut in cuts)
     late = sum(len(cut.told.keys() - cut.gone - cut.kept) for cut in cuts)
-    old = [age for cut in cuts for age in cut.ages if age > WINDOW]
+    old = [lead for cut in cuts for lead in cut.leads if lead > WINDOW]
     since = [(cut.killed - (WINDOW + ACKNOWLEDGED) * 1e9, cut.back) for cut in cuts]
     unexplained = sum(run.ended is not None and not any(a <= run.ended <= b for a, b in since) for run in again)
     said = (
         (early, f"{early} enqueues are gone that were on the disk"),
         (late, f"{late} enqueues are there that were not on the disk"),
-        (old, f"{len(old)} enqueues are gone that were acknowledged up to {max(old, default=0):.2f} s before the cut"),
+        (old, f"{len(old)} enqueues are gone that were acknowledged up to {max(old, default=0):.2f} s before a sync"),
         (unexplained, f"{unexplained} jobs ran again although they had ended long before the cut"),
     )
     return [text for bad, text in said if bad]

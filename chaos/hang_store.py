@@ -21,6 +21,7 @@ from chaos.ledger import Ledger, latest
 from chaos.load import Load
 from chaos.outcome import Outcome
 from chaos.stores import PostgresStore, SqliteStore, Store, StreamsStore, ValkeyStore, opened
+from chaos.table_locks import lock
 from chaos.worker import LEASE, STEP, make_app
 from headrace.seam.records import JobId
 
@@ -171,13 +172,7 @@ async def _paused(store: ValkeyStore, seconds: float) -> AsyncIterator[None]:
 async def _locked_tables(store: PostgresStore) -> AsyncIterator[None]:
     """Somebody locks the tables, as a migration of another program may."""
     async with await psycopg.AsyncConnection.connect(store.url) as connection:
-        tables = ", ".join(f"headrace.{table}" for table in _TABLES)
-        while True:
-            try:
-                await connection.execute(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
-                break
-            except psycopg.errors.DeadlockDetected:  # a worker had one of them and wanted another: again
-                await connection.rollback()
+        await lock(connection, *_TABLES)
         yield
 
 

@@ -18,6 +18,7 @@ from chaos.fleet import Fleet
 from chaos.jobs import until_done
 from chaos.outcome import Outcome
 from chaos.stores import postgres
+from chaos.table_locks import lock
 from chaos.worker import make_app
 from headrace import App, SyncApp, Task
 from headrace.errors import Unavailable
@@ -31,7 +32,7 @@ MOST_OF_THREADS = 2 * PLACES + 1
 with four serves the others, and hints have one."""
 MOST_OF_WORKER = PLACES + 3
 """A worker has one more for hints, and its heartbeat has some of its own."""
-_LOCK = "LOCK TABLE headrace.jobs, headrace.ready, headrace.leased, headrace.workers IN ACCESS EXCLUSIVE MODE"
+_TABLES = ("jobs", "ready", "leased", "workers")
 _COUNT = """
     SELECT count(*) FILTER (WHERE application_name = 'callers'), count(*) FILTER (WHERE application_name = 'threads'),
         count(*) FILTER (WHERE application_name = 'headrace')
@@ -140,7 +141,7 @@ async def _besiege(
             await asyncio.gather(
                 *(loop.run_in_executor(pool, work.enqueue_sync, os.getpid()) for _ in range(4 * callers))
             )
-            await besieger.execute(_LOCK)
+            await lock(besieger, *_TABLES)
             calls = [asyncio.ensure_future(call(loop.time() + seconds)) for _ in range(callers)]
             until = time.monotonic() + seconds
             blocked = [loop.run_in_executor(pool, block, until) for _ in range(callers)]

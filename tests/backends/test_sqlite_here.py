@@ -67,6 +67,8 @@ async def test_while_commits_take_long_the_thread_writes_until_they_are_quick_ag
     store.writer._pace = 10.0
     await store.insert(1)
     assert store.given == 1
+    with store.writer._in_use:  # the thread has answered, and may still be about to let go of the file
+        pass
     for _ in range(200):
         store.writer._note(0.0)
     await store.insert(2)

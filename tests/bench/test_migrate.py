@@ -14,13 +14,15 @@ from benchmarks.studies.migrate import Way, problems, roll_back, travel
 
 def test_a_store_moves_under_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrate, "_CALM", 0.5)
+    monkeypatch.setattr(migrate, "_LIVES", 0.05)
     way = Way("SQLite to SQLite", f"sqlite:///{tmp_path}/old.db", f"sqlite:///{tmp_path}/new.db")
     [found] = asyncio.run(travel([way], 60))
     assert [text for text in problems(found) if "p99" not in text] == []
     assert found["ran"] > 0
 
 
-def test_it_goes_back_from_every_phase(tmp_path: Path) -> None:
+def test_it_goes_back_from_every_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate, "_LIVES", 0.05)
     way = Way("SQLite to SQLite", f"sqlite:///{tmp_path}/old.db", f"sqlite:///{tmp_path}/new.db")
     found = asyncio.run(roll_back(way, 500))
     assert [text for text in problems(found) if "began in" not in text] == []

@@ -185,14 +185,14 @@ def test_a_file_tells_of_a_job_when_the_step_that_made_it_is_whole() -> None:
         ({ONE}, {TWO}, 12.5, []),
         ({ONE, TWO}, {TWO}, None, ["1 enqueues are gone that were on the disk"]),
         ({ONE}, set(), None, ["1 enqueues are there that were not on the disk"]),
-        ({TWO}, {ONE}, None, ["1 enqueues are gone that were acknowledged up to 2.50 s before the cut"]),
+        ({TWO}, {ONE}, None, ["1 enqueues are gone that were acknowledged up to 2.10 s before a sync"]),
         ({ONE, TWO}, set(), 7.5, ["1 jobs ran again although they had ended long before the cut"]),
         ({ONE, TWO}, set(), 13.5, ["1 jobs ran again although they had ended long before the cut"]),
     ],
 )
 def test_what_a_power_cut_explains(kept: set[JobId], gone: set[JobId], ended: float | None, said: list[str]) -> None:
     told = {ONE: int(8.5 * SECOND), TWO: int(10.5 * SECOND)}
-    cut = Cut(11 * SECOND, 13 * SECOND, 1, told, frozenset(kept), frozenset(gone))
+    cut = Cut(int(10.6 * SECOND), 11 * SECOND, 13 * SECOND, 1, told, frozenset(kept), frozenset(gone))
     again = [Run("a", 7, None if ended is None else int(ended * SECOND))]
     assert problems([cut], again) == said
 

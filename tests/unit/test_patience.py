@@ -179,7 +179,7 @@ CALLS = [
 ]
 ASKS = {
     "ended", "removals", "get", "find", "due", "history", "describe", "size", "survey", "oldest", "read", "walk",
-    "tally", "parcels", "ledger", "held_keys", "settle", "all", "tenants", "look", "group", "__call__",
+    "tally", "parcels", "ledger", "held_keys", "settle", "all", "tenants", "look", "count", "group", "__call__",
 }  # fmt: skip
 
 

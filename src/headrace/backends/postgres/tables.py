@@ -97,7 +97,6 @@ class PostgresTables:
         name = f"headrace_age_{digest}"
         made = f"IF NOT EXISTS {name} ON {'.'.join(map(_plain, _full(table)))} ({_plain(age)})"
         async with self._connections().connection() as connection:
-            await connection.execute("SET statement_timeout = 0")
             if partitioned or empty:
                 await connection.execute(f"CREATE INDEX {made}".encode())
                 return
