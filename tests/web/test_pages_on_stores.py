@@ -38,6 +38,9 @@ async def drawn(app: App) -> None:
             await within(began.wait())
             worker = app.worker
             assert worker is not None
+            async with asyncio.timeout(60):
+                while not (await app.client.stats()).workers:  # it is listed with its first beat
+                    await asyncio.sleep(0.01)
             of_one = (f"/job/{dead.id}", f"/job/{runs.id}", "/queue?name=mail", f"/worker?name={worker.name}",
                       "/schedule?name=hourly", "/tenants?queue=mail", "/jobs?filter=args.user:13",
                       "/bulk?filter=state:dead&action=requeue", "/metrics", "/api/v1/overview")  # fmt: skip
