@@ -18,12 +18,15 @@ SCHEMA = "headrace"
 
 def vacuum() -> None:
     """See to all tables once no other session is left: what a session did is in the server's statistics once it has
-    ended."""
-    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    ended. Those that other tests have left behind are ended."""
+    of_others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    others = f"SELECT count(*) {of_others}"
+    idle = f"SELECT pg_terminate_backend(pid) {of_others} AND state = 'idle' AND state_change < now() - interval '2 s'"
     with psycopg.connect(server().url(), autocommit=True) as connection:
         until = time.monotonic() + 60
         while connection.execute(f"{others} AND backend_type = 'client backend'").fetchone() != (0,):
             assert time.monotonic() < until, "somebody is connected"
+            connection.execute(idle.encode())
         connection.execute("VACUUM (ANALYZE)")
 
 

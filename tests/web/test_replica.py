@@ -53,7 +53,7 @@ async def test_a_replica_that_lags_scales_nothing_and_confirms_nothing(tmp_path:
 
 async def test_a_replica_that_is_away_is_no_alarm(tmp_path: Path) -> None:
     away = "postgresql://127.0.0.1:1/none?connect_timeout=1"
-    app = App(settings(url=f"sqlite:///{tmp_path}/jobs.db", replica_url=away, patience="1s"))
+    app = App(settings(url=f"sqlite:///{tmp_path}/jobs.db", replica_url=away, patience="10s"))
     async with app, serve_http(app, HttpSettings(address="0")) as address:
         assert (await asyncio.to_thread(ask, address, "/api/v1/alerts")).json == []
         assert 'headrace_backend_up{backend="sqlite"} 1.0' in (await asyncio.to_thread(ask, address, "/metrics")).text

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import LiteralString, Protocol
 
+import psycopg
+from psycopg import sql
 from psycopg.errors import SerializationFailure
 
 from headrace.backends.postgres import PostgresBackend
@@ -48,7 +50,8 @@ class Stage:
         self._settings: dict[Setting, str] = {}
 
     async def open(self) -> None:
-        """Make the store."""
+        """Make the store. Nothing vacuums it: a day that is being vacuumed is left alone by whoever drops days."""
+        self._autovacuum("SET autovacuum = off")
         store = PostgresBackend(server().url(), schema=self.schema)
         await store.open()
         await store.close()
@@ -64,6 +67,12 @@ class Stage:
         await self.watch.say(f"DROP SCHEMA {self.schema}, {self.schema}_scenes CASCADE")
         for session in (self.first, self.second, self.third, self.watch):
             await session.connection.close()
+        self._autovacuum("RESET autovacuum")
+
+    def _autovacuum(self, change: LiteralString) -> None:
+        with psycopg.connect(server().url(), autocommit=True) as connection:
+            connection.execute(sql.SQL("ALTER SYSTEM ") + sql.SQL(change))
+            connection.execute("SELECT pg_reload_conf()")
 
     def _filled(self, text: str) -> str:
         for name, value in (("schema", self.schema), ("day", DAY), ("next_day", NEXT_DAY), ("now", NOW)):
