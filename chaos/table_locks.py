@@ -7,14 +7,17 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+_TRIES = 100
+
 
 async def lock(connection: psycopg.AsyncConnection[Any], *tables: str) -> None:
     """Lock them until the transaction ends. A worker that has one of them may want another: then again."""
     named = sql.SQL(", ").join(sql.Identifier("headrace", table) for table in tables)
-    while True:
+    for _ in range(_TRIES):
         try:
             await connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(named))
         except psycopg.errors.DeadlockDetected:
             await connection.rollback()
         else:
             return
+    raise TimeoutError(f"{_TRIES} times, somebody had one of {tables} and wanted another")

@@ -9,10 +9,12 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, Unavailable
 from headrace.seam.documents import DocumentStore
 
 log = logging.getLogger("headrace")
+_TRIES = 20
+"""How often a visit is noted while others note it at the same time."""
 
 
 class UnderWay(Struct, frozen=True):
@@ -50,7 +52,7 @@ class VisitNotes:
         if await self._documents.put(self._name, body, 0):
             self._version = 1
             return visit
-        while True:
+        for _ in range(_TRIES):
             [found] = await self._documents.get([self._name])
             if found is not None and _same(known := _decode(found.body), visit):
                 self._version = found.version
@@ -59,6 +61,7 @@ class VisitNotes:
             if await self._documents.put(self._name, body, version):
                 self._version = version + 1
                 return visit
+        raise Unavailable(f"others keep noting the visit {self._name}; it is made again")
 
     async def end(self) -> None:
         """The visit is over, and its results are stored."""
