@@ -9,7 +9,9 @@ PYENV = $(shell ls -dr "$(HOME)"/.pyenv/versions/3.1[2-9]*/bin/python 2>/dev/nul
 NEWER = $(shell for one in python3.14 python3.13 python3.12 $(PYENV); do $$one -c '' 2>/dev/null && echo $$one && break; done)
 # Tests wait for servers and leases as much as they compute, so there are two processes more than cores.
 PROCESSES = $(shell $(BIN)/python -c 'import os; print(os.cpu_count() + 2)')
-PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+# A commit draws the same variants and the same order each time: a red run can be had again, and CI runs what you ran.
+SEED = $(shell printf '%d' "0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 1)")
+PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --randomly-seed $(SEED)
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -66,7 +66,7 @@ SAMPLED = {
     "test_moving.py::test_nothing_is_lost_or_doubled_while_work_goes_on": 6,
     "test_poison.py::test_jobs_that_kill_their_worker_are_set_aside_and_no_other": 2,
 }
-"""In a run of everything, one of so many variants of these tests, and other ones in each run. Every test runs in at
+"""In a run of everything, one of so many variants of these tests, and other ones for each commit. Every test runs in at
 least one variant; the conformance suite counts as one test. ``make test-all`` takes all variants, and so does a run of
 files that you name. CONTRIBUTING.md says what is left out."""
 ON_STORES = 4
@@ -88,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take the sample of this run's seed; it can be had again with ``--randomly-seed SEED``."""
+    """Take the sample of this run's seed, which is the commit's (Makefile); ``--randomly-seed`` has it again."""
     if config.getoption("--all") or not _of_everything(config):
         return
     seed = config.getoption("randomly_seed", 0)
