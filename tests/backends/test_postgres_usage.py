@@ -17,6 +17,8 @@ from headrace.types import JobState
 from tests.postgres import server, stores, vacuum
 
 _JOBS = 3_000
+_AHEAD = 256 * 1024
+"""Bytes. The server makes its files some pages longer than it needs at the moment."""
 
 
 class Visits:
@@ -91,7 +93,7 @@ async def test_what_was_deleted_and_vacuumed_does_not_count(visits: Visits, weig
     full = await visits.usage()
     grown = full.used - empty
     assert grown > _JOBS * weight
-    assert full.parts["free"] < grown / 20, "nothing was deleted"
+    assert full.parts["free"] < grown / 20 + _AHEAD, "nothing was deleted"
     await visits.purge(ids[: _JOBS * 9 // 10])  # the end of the table is in use, so its file stays as it is
     dead = await visits.usage()
     assert dead.used > full.used - grown / 20, "a transaction may still see what is dead"

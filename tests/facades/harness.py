@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -132,6 +132,12 @@ async def fail_once(queue: Queue[Any, Any]) -> None:
     async with serving(queue):
         await queue.enqueue("a", 1)
         await within(failed.wait())
+
+
+def alerts_of(events: Iterable[Event]) -> list[str]:
+    """What was alerted to, but for the store's slowness: it is the machine's here."""
+    alerts = [event.alert for event in events if event.kind is EventKind.ALERT]
+    return [alert for alert in alerts if alert != "store_slow"]
 
 
 @asynccontextmanager

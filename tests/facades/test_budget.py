@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from headrace import App, Event, EventKind, Task
+from headrace import App, Event, Task
 from headrace.admin.admin import Admin
 from headrace.errors import ConfigError, QueueFull, StoreFull
 from headrace.keeping.budget import BudgetWatch
 from headrace.web.store_metrics import StoreNumbers, of_store
 from tests import postgres
-from tests.facades.harness import LIMIT, STORES, Store
+from tests.facades.harness import LIMIT, STORES, Store, alerts_of
 
 _MEGABYTE = 1_000_000
 
@@ -140,7 +140,7 @@ async def test_somebody_is_told_before_that(store: Store) -> None:
         await BudgetWatch(await app.client.backend(), app.client.observers, app.client.clock).measure()
         await app.enqueue_named("work", {"n": 1})
         await app.janitor.drop_budget()
-    assert [event.alert for event in told if event.kind is EventKind.ALERT] == ["budget_nearly_used"]
+    assert alerts_of(told) == ["budget_nearly_used"]
     await store.close()
 
 

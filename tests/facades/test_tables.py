@@ -21,7 +21,7 @@ from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, InvalidJob, SafetyStop, StoreFull
 from headrace.hot import sweeping
 from headrace.vault.tables import decode
-from tests.facades.harness import Events, Store, within
+from tests.facades.harness import Events, Store, alerts_of, within
 
 DAY = timedelta(days=1)
 NAMES = ["videos", 'odd "name" %s; --', "ünï cödé", "select"]
@@ -209,7 +209,7 @@ async def test_tables_raise_alerts(world: World, monkeypatch: pytest.MonkeyPatch
     await table.create()
     await world.fill(table, 9, 10, embedded=True)
     assert (await table.sweep()).deleted == 20
-    assert EventKind.ALERT not in told.kinds, "nothing waits, and twenty are not very many"
+    assert not alerts_of(told.of(EventKind.ALERT)), "nothing waits, and twenty are not very many"
     await world.fill(table, 10, 10, embedded=True)
     await table.put_many([Video("waits", embedded=False, discovered_at=world.now - 8 * DAY)])
     assert (await table.sweep()).deleted == 30

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from headrace import App, Event, EventKind, never
+from headrace import App, Event, never
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, InvalidJob, Unavailable
 from headrace.keeping.retention import Retention
@@ -31,7 +31,7 @@ from headrace.vault.archiver import Archiver
 from headrace.vault.catalog import Catalog
 from headrace.vault.row_catalog import RowCatalog
 from tests import objects
-from tests.facades.harness import Store
+from tests.facades.harness import Store, alerts_of
 
 T = TypeVar("T")
 _ENDS = (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
@@ -587,7 +587,7 @@ async def test_a_vault_that_is_away_keeps_everything_and_says_so(memory: Store, 
     archiver = Archiver(place.backend, objects, place.clock, Random(1), client.observers, client.settings.vault)
     for _ in range(3):
         assert await archiver.look() == 0
-    assert [event.alert for event in told if event.kind is EventKind.ALERT] == ["archive_failing"]
+    assert alerts_of(told) == ["archive_failing"]
     assert await place.sweep() == 0
 
 
