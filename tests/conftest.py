@@ -3,6 +3,7 @@ and a table at the end that says which store offers what."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
@@ -85,6 +86,17 @@ def pytest_sessionfinish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="every combination, not a sample")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Tens of thousands of tests are made and stay: the collector of garbage looks at none of them, now or later."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
