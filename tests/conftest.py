@@ -25,29 +25,30 @@ SAMPLED = {
     "test_postgres_pooler.py": 6,
     "test_streams.py": 12,
     "test_crashpoints_streams.py::test_a_crash_loses_and_doubles_nothing": 25,
-    "test_crashpoints_streams.py::test_a_kill_loses_and_doubles_nothing": 6,
+    "test_crashpoints_streams.py::test_a_kill_loses_and_doubles_nothing": 12,
     "test_redis_six.py": 6,
     "test_redis_cluster.py": 4,
     "test_blocking.py": 4,
     "test_alone.py": 6,
     "test_network.py": 2,
     "test_redis_flat.py": 2,
-    "test_postgres_plans.py": 2,
+    "test_postgres_plans.py": 4,
     "test_drivers.py": 3,
     "test_calendar.py": 3,
     "test_sqlite_turns.py": 6,
     "test_crashpoints_redis.py": 6,
     "test_crashpoints_sqlite.py": 4,
-    "test_crashpoints_postgres.py": 4,
-    "test_machine_sqlite.py": 3,
-    "test_postgres.py::test_the_state_machine": 3,
+    "test_crashpoints_postgres.py": 6,
+    "test_machine_sqlite.py": 6,
+    "test_machine.py::test_memory_equals_itself_and_keeps_the_laws": 3,
+    "test_postgres.py::test_the_state_machine": 6,
     "test_redis.py::test_the_state_machine": 3,
-    "test_redis_cluster.py::test_the_state_machine": 3,
+    "test_redis_cluster.py::test_the_state_machine": 6,
     "test_redis_audit.py::test_the_indexes_are_true_to_the_jobs_whatever_is_done": 2,
     "test_seeds.py::test_every_invariant_holds": 6,
     "test_seeds.py::test_every_invariant_holds_of_schedules": 6,
     "test_seeds.py::test_every_invariant_holds_of_rules": 6,
-    "test_leases.py::test_a_handler_ten_times_longer_than_its_lease_keeps_it": 3,
+    "test_leases.py::test_a_handler_ten_times_longer_than_its_lease_keeps_it": 6,
     "test_postgres_migrations.py::test_a_schema_may_have_any_name": 3,
     "test_postgres_migrations.py::test_the_printed_sql_takes_any_name": 3,
     "test_postgres_roles.py::test_a_part_gives_exactly_its_operations": 6,
@@ -59,17 +60,26 @@ SAMPLED = {
     "test_executors_processes.py::test_any_error_comes_back_from_a_child_that_lives_on": 3,
     "test_uvloop.py::test_no_timeout_costs_a_slot": 2,
     "test_crash_after_claim.py": 2,
-    "test_hang_store.py": 2,
-    "test_kill_holders.py": 2,
-    "test_kill_planners.py": 2,
-    "test_kill_server.py": 2,
-    "test_freeze_workers.py": 2,
+    "test_hang_store.py": 3,
+    "test_kill_holders.py": 3,
+    "test_kill_planners.py": 3,
+    "test_kill_server.py": 3,
+    "test_freeze_workers.py": 3,
     "test_moving.py::test_nothing_is_lost_or_doubled_while_work_goes_on": 6,
-    "test_poison.py::test_jobs_that_kill_their_worker_are_set_aside_and_no_other": 2,
+    "test_poison.py::test_jobs_that_kill_their_worker_are_set_aside_and_no_other": 3,
+    "test_object_keeper.py::test_thirty_days_with_some_jobs_that_live_for_weeks": 2,
+    "test_objects.py::test_a_server_that_is_away": 2,
+    "test_operations_outage.py": 2,
+    "test_pipeline.py::test_an_outcome_that_is_refused_for_ever_holds_up_no_other": 3,
+    "test_prefork.py::test_servers": 3,
+    "test_shards_away.py::test_workers_and_waiters_go_on": 4,
+    "test_cyclotron.py::test_the_documented_flow": 3,
+    "test_worker.py::test_a_flood_of_failures_keeps_to_the_bound_of_dead_letters": 2,
+    "bench": 3,
 }
 """In a run of everything, one of so many variants of these tests, and other ones for each commit. Every test runs in at
-least one variant; the conformance suite counts as one test. ``make test-all`` takes all variants, and so does a run of
-files that you name. CONTRIBUTING.md says what is left out."""
+least one variant; the conformance suite counts as one test, and so does a folder. ``make test-all`` takes all variants,
+and so does a run of files that you name. CONTRIBUTING.md says what is left out."""
 ON_STORES = 4
 """In a run of everything, a test of what lies above the stores runs on one in so many of its stores. The stores
 themselves are in ``tests/backends``, where the conformance suite runs whole."""
@@ -133,10 +143,12 @@ def _of_everything(config: pytest.Config) -> bool:
 def _sampled(item: pytest.Item) -> tuple[str, str] | None:
     """Under which name it is sampled, and of which test it is a variant."""
     assert isinstance(item, pytest.Function)
-    file, function = item.path.name, item.originalname
-    name = next((name for name in (f"{file}::{function}", file) if name in SAMPLED), None)
+    file, function, folder = item.path.name, item.originalname, item.path.parent.name
+    name = next((name for name in (f"{file}::{function}", file, folder) if name in SAMPLED), None)
     if name is None:
         return None
+    if name == folder:
+        return name, folder
     suite = item.cls and issubclass(item.cls, BackendConformance)
     return name, item.cls.__name__ if suite else f"{item.cls}::{function}"
 
