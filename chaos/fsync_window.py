@@ -23,6 +23,7 @@ from chaos.books import disagreements
 from chaos.findings import Findings
 from chaos.fleet import Fleet
 from chaos.jobs import records_of, until_done
+from chaos.kill_server import at_work
 from chaos.ledger import Ledger, Run
 from chaos.load import Load
 from chaos.outcome import Outcome
@@ -96,7 +97,7 @@ async def run(
                 store.url, ledger_folder, size=processes, seconds=seconds, rng=rng, max_lost=MAX_LOST, lease=lease
             )  # fmt: skip
             load = Load(app, rate)
-            scene = _Scene(store, app, load)
+            scene = _Scene(store, app, ledger_folder, fleet.pids, load)
             try:
                 began = time.monotonic()
                 async with asyncio.TaskGroup() as group:
@@ -152,9 +153,11 @@ async def run(
 class _Scene:
     """Everybody who has to do with the server."""
 
-    def __init__(self, store: ValkeyStore, app: App, load: Load) -> None:
+    def __init__(self, store: ValkeyStore, app: App, ledger: Path, pids: Sequence[int], load: Load) -> None:
         self._server = store.server
         self._app = app
+        self._ledger = ledger
+        self._pids = pids
         self._load = load
         self._since = 0
         self.longest = 0.0
@@ -186,9 +189,13 @@ class _Scene:
         return Cut(syncs.seen[-1].began, killed, back, size, told, kept, gone)
 
     async def _in_full_swing(self, syncs: Syncs, since: int) -> None:
-        """What is enqueued is acknowledged, and reaches the disk."""
-        async with asyncio.timeout(60):
-            while not (self._load.acknowledges_since(since) and len(syncs.seen) > 1):
+        """Every worker works, and what is enqueued is acknowledged, and reaches the disk."""
+        async with asyncio.timeout(120):
+            while not (
+                at_work(self._ledger, self._pids, since)
+                and self._load.acknowledges_since(since)
+                and len(syncs.seen) > 1
+            ):
                 await asyncio.sleep(0.05)
 
 

@@ -63,6 +63,7 @@ async def run(
                 async with asyncio.TaskGroup() as group:
                     producers = load.start(group)
                     scene = _Scene(store, ledger_folder, pids, load)
+                    await scene.all_there()
                     outages = [await scene.kill(rng, 2 * lease) for _ in range(kills)]
                     load.enough = True
                     await asyncio.wait(producers)
@@ -123,6 +124,12 @@ class _Scene:
         self._ledger = ledger
         self._pids = pids
         self._load = load
+
+    async def all_there(self) -> None:
+        """A worker that begins without a server ends at once, and says why."""
+        async with asyncio.timeout(120):
+            while not at_work(self._ledger, self._pids, 0):
+                await asyncio.sleep(0.05)
 
     async def kill(self, rng: random.Random, longest: float) -> Outage:
         """Kill the server in the middle of its work; return when that is over. Some outages are shorter than a lease,
