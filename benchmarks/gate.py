@@ -40,9 +40,11 @@ class Gate:
             callback()
 
     def say(self, message: dict[str, Any]) -> None:
-        """One line to the harness."""
-        sys.stdout.write(json.dumps(message) + "\n")
-        sys.stdout.flush()
+        """One line to the harness, whole: the system may take a part of it at a time, and Python's own standard output
+        forgets the rest if it is not buffered."""
+        line = memoryview(json.dumps(message).encode() + b"\n")
+        while line:
+            line = line[os.write(sys.stdout.fileno(), line) :]
 
     def _listen(self) -> None:
         sys.stdin.readline()
