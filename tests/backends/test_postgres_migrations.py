@@ -139,6 +139,23 @@ async def test_a_crowd_of_workers_opens_a_blank_database(schema: str) -> None:
     assert (await migrator(schema).found()).version == NEWEST
 
 
+async def test_who_finds_the_store_made_meanwhile_opens_it(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked before another made the store, and asked after that which names are taken."""
+    slow, quick = backend(schema), backend(schema)
+    asked = Schema._taken
+
+    async def late(self: Schema, ask: schemas.Ask) -> list[str]:
+        monkeypatch.undo()
+        await quick.open()
+        return await asked(self, ask)
+
+    monkeypatch.setattr(Schema, "_taken", late)
+    await slow.open()
+    await runs(slow)
+    await quick.close()
+    assert (await migrator(schema).found()).version == NEWEST
+
+
 # -- locks
 
 

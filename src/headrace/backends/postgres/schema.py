@@ -218,19 +218,21 @@ class Schema:
             found = await self.look(_asking(connection))
             if found.version >= step.version:
                 return False
-            if not found.applied:
-                await self._check_names(_asking(connection))
+            if not found.applied and (taken := await self._taken(_asking(connection))):
+                found = await self.look(_asking(connection))
+                if found.version >= step.version:  # somebody else has made the store since the first look
+                    return False
+                raise SchemaMismatch(
+                    f"{self._where}: schema {self.name!r} belongs to another program, which has {', '.join(taken)} "
+                    "there already; give Headrace a schema of its own: add schema=NAME to the URL"
+                )
             await connection.execute(self._body(step).encode())
         return True
 
-    async def _check_names(self, ask: Ask) -> None:
-        """A schema of another program is shared only where no name is meant twice."""
+    async def _taken(self, ask: Ask) -> list[str]:
+        """The names of the store that are there already: a schema of another program is shared only where none is."""
         ours = {name for step in migrations() for _, name in _MAKES.findall(step.script)}
-        if taken := sorted(ours & {name for [name] in await ask(self.query("names"))}):
-            raise SchemaMismatch(
-                f"{self._where}: schema {self.name!r} belongs to another program, which has {', '.join(taken)} there "
-                "already; give Headrace a schema of its own: add schema=NAME to the URL"
-            )
+        return sorted(ours & {name for [name] in await ask(self.query("names"))})
 
 
 class Migrator:
